@@ -4,7 +4,7 @@
 //! ([`Chunks`]), so that the sender writes many of them with one system call; a large frame is a chunk of its own and is not
 //! copied. Their buffers are pooled.
 
-use std::{cell::RefCell, collections::VecDeque, ops::AddAssign};
+use std::{cell::Cell, collections::VecDeque, ops::AddAssign};
 
 use super::limiter::Load;
 use crate::{
@@ -27,7 +27,7 @@ pub(super) const IDLE_CHUNKS: usize = 1;
 
 thread_local! {
     /// Where frames are encoded that are copied into a shared chunk. Its length is that of the longest one so far.
-    static SCRATCH: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+    static SCRATCH: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
 }
 
 /// A frame that is shorter would show the peer what was encoded here before.
@@ -72,21 +72,16 @@ impl<D: FrameData> Frame<D> {
             self.write_to(&mut bytes);
             return push(FrameBytes::Large(bytes));
         }
-        let mut push = Some(push);
-        let mut push_from = |scratch: &mut Vec<u8>| {
-            if scratch.len() < len {
-                scratch.resize(len, 0);
-            }
-            self.write_to(&mut scratch[..len]);
-            push.take().map(|push| push(FrameBytes::Small(&mut scratch[..len])))
-        };
-        // To encode a message runs the program's code, which may send another one. A thread that is ending has no scratch.
-        let pushed = SCRATCH.try_with(|scratch| match scratch.try_borrow_mut() {
-            Ok(mut scratch) => push_from(&mut scratch),
-            Err(_) => None,
-        });
-        let pushed = pushed.ok().flatten().or_else(|| push_from(&mut Vec::new()));
-        pushed.expect("it is pushed once")
+        // Not kept in its place meanwhile: to encode a message runs the program's code, which may send another one. A thread
+        // that is ending has no scratch.
+        let mut scratch = SCRATCH.try_with(Cell::take).unwrap_or_default();
+        if scratch.len() < len {
+            scratch.resize(len, 0);
+        }
+        self.write_to(&mut scratch[..len]);
+        let pushed = push(FrameBytes::Small(&mut scratch[..len]));
+        let _ = SCRATCH.try_with(|kept| kept.set(scratch));
+        pushed
     }
 
     /// Encodes the frame into a buffer of its own.
@@ -136,6 +131,15 @@ impl FrameBytes<'_> {
 /// Capacity that frames take in the queue: that of short frames, and that of long ones.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct Capacity(pub(super) [Load; 2]);
+
+impl Capacity {
+    /// A load of short frames (0), or of long ones (1).
+    pub(super) fn of(load: Load, kind: usize) -> Self {
+        let mut capacity = Capacity::default();
+        capacity.0[kind] = load;
+        capacity
+    }
+}
 
 impl AddAssign for Capacity {
     fn add_assign(&mut self, Capacity([short, long]): Capacity) {

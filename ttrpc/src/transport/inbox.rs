@@ -1,9 +1,10 @@
 //! The inbox of a stream: messages that have arrived and that the consumer has not taken yet, and whether more may come.
 //!
 //! An inbox is bounded in messages and in bytes. Its one producer is the connection's receiver, which waits for capacity
-//! only while the consumer takes messages ([`Inbox::wait_for_room`], and see [`stall`](super::stall)).
+//! only while the consumer takes messages ([`Inbox::wait_for_capacity`], and see [`stall`](super::stall)).
 //!
-//! A consumer takes a run of small messages at once, as a [`Batch`]. Each of them counts until the consumer uses it.
+//! A consumer takes a run of small messages at once, as a [`Batch`], for which it needs the lock once. From then on they count
+//! no more; each one that it uses shows that it moves.
 
 use std::{
     mem,
@@ -25,13 +26,18 @@ use crate::{
     Status,
     contain::{notify_waiters, wake},
     proto::payload::Payload,
-    sync::{Mutex, MutexGuard},
+    sync::{
+        Mutex, MutexGuard,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
 };
 
 /// The inbox of one stream.
 #[derive(Debug, Default)]
 pub(crate) struct Inbox {
     state: Mutex<InboxState>,
+    /// When the consumer last used a message, or the first of those that are there came; see [`StallBudget`].
+    moved_at: AtomicU64,
     /// Notified when there is capacity again, when the consumer goes away, and when the stream ends, if
     /// `InboxState::is_watched`.
     changed: Notify,
@@ -45,12 +51,10 @@ struct InboxState {
     consumer: Consumer,
     /// A task waits for changes.
     is_watched: bool,
-    /// Messages that the consumer has not used, those of its batch included.
+    /// Messages that the consumer has not taken.
     fill: Load,
-    /// Messages that it has used.
-    takes: u64,
-    /// When it last used a message, or the first of those that are there came; see [`StallBudget`].
-    moved_at: u64,
+    /// The consumer has taken messages.
+    is_read: bool,
     /// For how long the consumer was waited for until it took a message; see [`StallBudget`].
     credit: Duration,
     /// The receiver waits for capacity for a message of so many bytes within these limits.
@@ -121,7 +125,7 @@ impl Inbox {
             return false;
         }
         if state.fill == Load::default() {
-            state.moved_at = budget.date();
+            self.moved_at.store(budget.date(), Relaxed);
         }
         state.fill += load;
         append(&mut state.messages);
@@ -165,10 +169,9 @@ impl Inbox {
 
     /// The consumer goes away, with the messages of its batch. Returns the cost of all that this frees.
     pub(crate) fn abandon(&self, batch: &mut Batch) -> usize {
-        drop(mem::take(batch));
+        let taken = mem::take(batch).load();
         let mut state = lock(&self.state);
-        state.messages.clear();
-        let freed = cost(mem::take(&mut state.fill));
+        let freed = state.clear() + cost(taken);
         let waker = mem::replace(&mut state.consumer, Consumer::Gone);
         self.wake(state);
         drop(waker);
@@ -202,7 +205,7 @@ impl Inbox {
         }
         let message = batch.next();
         let bytes = message.remaining();
-        self.count_out(bytes, budget);
+        self.moved_at.store(budget.date(), Relaxed);
         let message = read(message);
         batch.budget.spend_bytes(bytes);
         if batch.is_empty() {
@@ -215,7 +218,9 @@ impl Inbox {
     fn poll_refill(&self, batch: &mut Batch, cx: &mut Context<'_>) -> Poll<Result<bool, Status>> {
         let mut state = lock(&self.state);
         if let Some(run) = state.messages.0.pop_front() {
-            drop(state);
+            state.fill -= run.load();
+            state.is_read = true;
+            self.wake_receiver(state);
             batch.refill(run);
             return Poll::Ready(Ok(true));
         }
@@ -232,17 +237,6 @@ impl Inbox {
         Poll::Pending
     }
 
-    /// Notes that the consumer uses a message.
-    fn count_out(&self, bytes: usize, budget: &StallBudget) {
-        let mut state = lock(&self.state);
-        state.fill -= Load::one(bytes);
-        state.takes += 1;
-        state.moved_at = budget.date();
-        if state.awaited.is_some() {
-            self.wake_receiver(state);
-        }
-    }
-
     /// Wakes the receiver if the message that it waits with fits now. Once: it asks again if it has to.
     fn wake_receiver(&self, mut state: MutexGuard<'_, InboxState>) {
         let fill = state.fill;
@@ -254,59 +248,65 @@ impl Inbox {
     }
 
     /// Returns whether a message of this many bytes fits, or would be dropped since the inbox is closed.
-    /// Room stays until the producer uses it.
-    pub(crate) fn has_room(&self, bytes: usize, limits: Load) -> bool {
+    /// Capacity stays until the producer uses it.
+    pub(crate) fn has_capacity(&self, bytes: usize, limits: Load) -> bool {
         let state = lock(&self.state);
         fits(state.fill, bytes, limits) || state.is_closed()
     }
 
     /// Returns whether there is capacity. If not, what the consumer takes wakes the receiver when there is.
-    pub(in crate::transport) fn awaits_room(&self, bytes: usize, limits: Load) -> bool {
+    pub(in crate::transport) fn awaits_capacity(&self, bytes: usize, limits: Load) -> bool {
         let mut state = lock(&self.state);
-        let has_room = fits(state.fill, bytes, limits) || state.is_closed();
-        state.awaited = (!has_room).then_some((bytes, limits));
-        has_room
+        let has_capacity = fits(state.fill, bytes, limits) || state.is_closed();
+        state.awaited = (!has_capacity).then_some((bytes, limits));
+        has_capacity
     }
 
     /// Waits for capacity for a message of this many bytes, while the consumer takes messages. `false` if it
     /// does not, or if it has stalled while another inbox of the connection was waited for.
-    pub(crate) async fn wait_for_room(
+    pub(crate) async fn wait_for_capacity(
         &self,
         bytes: usize,
         limits: Load,
         budget: &StallBudget,
         is_paused: Condition<'_, bool>,
     ) -> bool {
-        let (takes, moved_at, credit) = {
+        let (is_read, credit) = {
             let state = lock(&self.state);
-            (state.takes, state.moved_at, state.credit)
+            (state.is_read, state.credit)
         };
-        if budget.has_timed_out_since(moved_at) {
-            return self.has_room(bytes, limits);
+        let moved_at = || self.moved_at.load(Relaxed);
+        if budget.has_timed_out_since(moved_at()) {
+            return self.has_capacity(bytes, limits);
         }
-        let wait = budget.begin(takes > 0, credit);
+        let wait = budget.begin(is_read, credit);
         if wait.time.is_zero() {
             // A consumer that was just woken runs first.
             yield_now().await;
         } else {
-            let (moves, has_room) =
-                (|| lock(&self.state).takes, || self.awaits_room(bytes, limits));
+            let has_capacity = || self.awaits_capacity(bytes, limits);
+            let moves = || {
+                let moved_at = moved_at();
+                // What moves from now on has another date.
+                budget.advance_date();
+                moved_at
+            };
             tokio::select! {
                 biased;
-                () = wait_until(self.changed(), &has_room) => {}
+                () = wait_until(self.changed(), &has_capacity) => {}
                 _ = stalled(wait.time, &moves, is_paused) => {}
             }
         }
-        let has_room = self.has_room(bytes, limits);
-        if !has_room {
+        let has_capacity = self.has_capacity(bytes, limits);
+        if !has_capacity {
             budget.note_timeout(wait);
         }
         let mut state = lock(&self.state);
         state.awaited = None;
-        if has_room {
+        if has_capacity {
             state.credit = state.credit.saturating_add(wait.began.elapsed());
         }
-        has_room
+        has_capacity
     }
 }
 
@@ -367,13 +367,14 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_the_consumer_has_at_hand_counts_until_it_is_taken_or_given_up() {
+    async fn what_the_consumer_has_at_hand_counts_no_more_and_is_freed_when_it_is_given_up() {
         let (inbox, budget, mut batch) =
             (Inbox::default(), StallBudget::new(SECOND), Batch::default());
         for _ in 0..10 {
             push(&inbox, &[1; 10], &budget);
         }
-        for left in [9, 8] {
+        // The first message by itself, and all others.
+        for left in [9, 0] {
             take(&inbox, &mut batch, &budget).await.unwrap();
             assert_eq!(inbox.fill().0, Load { count: left, cost: left * 10 });
         }
@@ -418,34 +419,46 @@ mod tests {
     async fn a_consumer_that_moves_slowly_is_waited_for_and_one_that_stalled_is_not() {
         let (inbox, budget, mut batch) =
             (Inbox::default(), StallBudget::new(SECOND), Batch::default());
-        while inbox.has_room(10, limits()) {
+        while inbox.has_capacity(10, limits()) {
             push(&inbox, &[1; 10], &budget);
         }
         assert_eq!(inbox.fill().0, Load { count: 100, cost: 1000 });
+        for _ in 0..2 {
+            take(&inbox, &mut batch, &budget).await.unwrap();
+        }
+        let fill = || {
+            while inbox.has_capacity(10, limits()) {
+                push(&inbox, &[1; 10], &budget);
+            }
+        };
+        fill();
         {
-            let mut room = pin!(inbox.wait_for_room(500, limits(), &budget, &|| false));
-            for _ in 0..50 {
-                let waited = tokio::time::timeout(SECOND * 9 / 10, room.as_mut()).await;
-                assert!(waited.is_err(), "there is no room yet");
+            let mut capacity = pin!(inbox.wait_for_capacity(500, limits(), &budget, &|| false));
+            // It has 98 messages at hand.
+            for _ in 0..98 {
+                let waited = tokio::time::timeout(SECOND * 9 / 10, capacity.as_mut()).await;
+                assert!(waited.is_err(), "there is no capacity yet");
                 take(&inbox, &mut batch, &budget).await.unwrap();
             }
-            assert!(room.await);
+            for _ in 0..2 {
+                take(&inbox, &mut batch, &budget).await.unwrap();
+            }
+            assert!(capacity.await);
         }
-        assert!(push(&inbox, &[1; 500], &budget));
-        assert!(!inbox.wait_for_room(10, limits(), &budget, &|| false).await);
+        fill();
+        assert!(!inbox.wait_for_capacity(10, limits(), &budget, &|| false).await);
     }
 
     #[tokio::test(start_paused = true)]
-    async fn room_for_one_message_is_used_at_once() {
+    async fn capacity_for_one_message_is_used_at_once() {
         let (inbox, budget, mut batch) =
             (Inbox::default(), StallBudget::new(SECOND), Batch::default());
-        while inbox.has_room(1, limits()) {
+        while inbox.has_capacity(1, limits()) {
             push(&inbox, &[1], &budget);
         }
         let start = tokio::time::Instant::now();
-        let room = inbox.wait_for_room(1, limits(), &budget, &|| false);
-        let (room, _) = tokio::join!(room, take(&inbox, &mut batch, &budget));
-        assert!(room);
+        let capacity = inbox.wait_for_capacity(1, limits(), &budget, &|| false);
+        assert!(tokio::join!(capacity, take(&inbox, &mut batch, &budget)).0);
         assert_eq!(start.elapsed(), Duration::ZERO);
     }
 
@@ -464,8 +477,8 @@ mod tests {
                 take(&inbox, &mut batch, &budget).await;
             }
         };
-        let room = inbox.wait_for_room(2000, limits(), &budget, &|| false);
-        assert!(tokio::join!(room, taking).0);
+        let capacity = inbox.wait_for_capacity(2000, limits(), &budget, &|| false);
+        assert!(tokio::join!(capacity, taking).0);
         assert_eq!(start.elapsed(), Duration::ZERO);
     }
 
@@ -475,7 +488,7 @@ mod tests {
         let (slow, budget, mut batch) =
             (Inbox::default(), StallBudget::new(SECOND), Batch::default());
         let fill = |inbox: &Inbox| {
-            while inbox.has_room(500, limits()) {
+            while inbox.has_capacity(500, limits()) {
                 push(inbox, &[1; 500], &budget);
             }
         };
@@ -484,7 +497,7 @@ mod tests {
             for _ in 0..others {
                 let still = Inbox::default();
                 fill(&still);
-                assert!(!still.wait_for_room(500, limits(), &budget, &|| false).await);
+                assert!(!still.wait_for_capacity(500, limits(), &budget, &|| false).await);
             }
             take(&slow, &mut batch, &budget).await;
             fill(&slow);
@@ -492,7 +505,7 @@ mod tests {
                 tokio::time::sleep(pause).await;
                 take(&slow, &mut batch, &budget).await
             };
-            let wait = slow.wait_for_room(500, limits(), &budget, &|| false);
+            let wait = slow.wait_for_capacity(500, limits(), &budget, &|| false);
             assert!(tokio::join!(wait, taking).0, "behind {others} others");
         }
     }
@@ -503,15 +516,15 @@ mod tests {
             (Inbox::default(), Inbox::default(), StallBudget::new(SECOND));
         let mut batch = Batch::default();
         for inbox in [&still, &moving] {
-            while inbox.has_room(500, limits()) {
+            while inbox.has_capacity(500, limits()) {
                 push(inbox, &[1; 500], &budget);
             }
         }
-        let wait = still.wait_for_room(500, limits(), &budget, &|| false);
+        let wait = still.wait_for_capacity(500, limits(), &budget, &|| false);
         let (room, _) = tokio::join!(wait, take(&moving, &mut batch, &budget));
         assert!(!room);
         push(&moving, &[1; 500], &budget);
-        let wait = moving.wait_for_room(500, limits(), &budget, &|| false);
+        let wait = moving.wait_for_capacity(500, limits(), &budget, &|| false);
         let (room, _) = tokio::join!(wait, take(&moving, &mut batch, &budget));
         assert!(room);
     }
@@ -554,7 +567,6 @@ mod tests {
             (Inbox::default(), StallBudget::new(SECOND), Batch::default());
         push_together(&inbox, &[&[1; 10], &[2; 10]], &budget);
         assert_eq!(take(&inbox, &mut batch, &budget).await.unwrap(), [1; 10][..]);
-        assert_eq!(inbox.fill().0, Load::one(10));
         let last = take(&inbox, &mut batch, &budget).await.unwrap();
         assert_eq!(inbox.fill().0, Load::default());
         assert!(last == [2; 10][..] && last.is_unique(), "nobody else holds it");

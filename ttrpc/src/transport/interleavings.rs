@@ -462,7 +462,7 @@ async fn push(queue: &Queue<Vec<u32>>, len: usize) -> Result<(), Closed> {
 }
 
 #[test]
-fn a_queue_has_room_for_frames_of_each_kind_as_theirs_are_written() {
+fn a_queue_has_capacity_for_frames_of_each_kind_as_theirs_are_written() {
     const FRAMES: usize = 2;
     try_all(|| {
         let queue = Arc::new(Queue::new(1, 1000, Vec::new()));
@@ -492,7 +492,7 @@ fn a_queue_has_room_for_frames_of_each_kind_as_theirs_are_written() {
 }
 
 #[test]
-fn a_short_frame_has_room_while_long_ones_wait() {
+fn a_short_frame_has_capacity_while_long_ones_wait() {
     try_all(|| {
         let queue = Arc::new(Queue::new(1, 1000, ()));
         let is_written = block_on(queue.reserve(LONG)).expect("it is open");
@@ -573,8 +573,8 @@ fn an_inbox_that_is_emptied_wakes_who_waits_for_room() {
         inbox.push(Payload::borrowed(b"message"), &patience);
         let waits = inbox.clone();
         let receiver = spawn(move || {
-            let has_room = || waits.awaits_room(1, Load::limit(1, 100));
-            block_on(wait_until(waits.changed(), &has_room));
+            let has_capacity = || waits.awaits_capacity(1, Load::limit(1, 100));
+            block_on(wait_until(waits.changed(), &has_capacity));
         });
         let mut batch = Batch::default();
         let taken = block_on(poll_fn(|cx| {

@@ -147,11 +147,6 @@ impl Quota {
         self.has_waiters() || !self.fits(Load::one(1))
     }
 
-    /// Returns whether a load would be granted now.
-    pub(super) fn has_capacity(&self, load: Load) -> bool {
-        !self.is_closed && !self.has_waiters() && self.fits(load)
-    }
-
     /// Releases so far.
     pub(super) fn releases(&self) -> u64 {
         self.releases
@@ -175,7 +170,7 @@ impl Quota {
 
     /// Grants a load if there is capacity now and no other load waits.
     pub(super) fn try_acquire(&mut self, load: Load) -> bool {
-        let is_granted = self.has_capacity(load);
+        let is_granted = !self.is_closed && !self.has_waiters() && self.fits(load);
         if is_granted {
             self.used += load;
         }
@@ -195,7 +190,7 @@ impl Quota {
     }
 
     /// Returns capacity that was not used, which is no progress.
-    fn return_capacity(&mut self, load: Load) -> Wakers {
+    pub(super) fn return_capacity(&mut self, load: Load) -> Wakers {
         self.used -= load;
         if self.waiting.is_some() { self.admit() } else { Wakers::new() }
     }

@@ -48,7 +48,7 @@ pub(super) enum Run {
 }
 
 impl Run {
-    fn load(&self) -> Load {
+    pub(super) fn load(&self) -> Load {
         match self {
             Run::One(message) => Load::one(message.len()),
             Run::Many(frames, count) => {
@@ -119,6 +119,7 @@ impl Batch {
     pub(super) fn next(&mut self) -> Payload<'_> {
         self.left -= 1;
         if !self.has_frames {
+            self.used = self.bytes.len();
             return Payload::shared(&self.bytes, &self.bytes);
         }
         let rest = &self.bytes[self.used..];
@@ -132,9 +133,15 @@ impl Batch {
         self.left == 0
     }
 
+    /// Messages that have not been used.
+    pub(super) fn load(&self) -> Load {
+        let headers = if self.has_frames { self.left * HEADER_LEN } else { 0 };
+        Load { count: self.left, cost: self.bytes.len() - self.used - headers }
+    }
+
     /// All messages have been used: keeps nothing of them.
     pub(super) fn release(&mut self) {
-        self.bytes = Bytes::new();
+        (self.bytes, self.used) = (Bytes::new(), 0);
     }
 }
 

@@ -108,7 +108,8 @@ impl Pushed {
 #[derive(Debug)]
 pub(crate) struct PushPermit<'a, T> {
     queue: &'a Queue<T>,
-    capacity: Capacity,
+    /// The length of frame that it is for; 0 once it is used.
+    len: usize,
 }
 
 impl<T> PushPermit<'_, T> {
@@ -127,15 +128,16 @@ impl<T> PushPermit<'_, T> {
         frame: FrameBytes<'_>,
         claim: impl FnOnce(&mut T) -> Option<PushDecision>,
     ) -> Pushed {
-        let capacity = mem::take(&mut self.capacity);
-        self.queue.push(frame, Some(capacity), claim)
+        let len = mem::take(&mut self.len);
+        self.queue.push(frame, Some(len), claim)
     }
 }
 
 impl<T> Drop for PushPermit<'_, T> {
     fn drop(&mut self) {
-        if self.capacity != Capacity::default() {
-            let wakers = lock(&self.queue.state).release(self.capacity);
+        if self.len > 0 {
+            let (load, kind) = self.queue.load_of(self.len);
+            let wakers = lock(&self.queue.state).quotas[kind].return_capacity(load);
             wake_all(wakers);
         }
     }
@@ -176,11 +178,10 @@ impl<T> Queue<T> {
         act(&mut lock(&self.state).streams)
     }
 
-    /// The capacity that a frame of this length takes, and in which of the quotas.
-    fn capacity_of(&self, len: usize) -> (Capacity, usize) {
-        let (mut capacity, kind) = (Capacity::default(), usize::from(len > LONG_FRAME_LEN));
-        capacity.0[kind] = Load::one(len.min(self.limit.cost));
-        (capacity, kind)
+    /// The load that a frame of this length is, and in which of the quotas; none for no length.
+    fn load_of(&self, len: usize) -> (Load, usize) {
+        let load = if len == 0 { Load::default() } else { Load::one(len.min(self.limit.cost)) };
+        (load, usize::from(len > LONG_FRAME_LEN))
     }
 
     /// Encodes the frame and adds it, if there is capacity now, no task waits for that, and `claim` allows it. `claim` runs
@@ -200,13 +201,13 @@ impl<T> Queue<T> {
     /// Reserves capacity for a frame of `len` bytes if there is some now and no task waits for it. `Ok(None)` when
     /// the queue is full.
     pub(crate) fn try_reserve(&self, len: usize) -> Result<Option<PushPermit<'_, T>>, Closed> {
-        let (capacity, kind) = self.capacity_of(len);
+        let (load, kind) = self.load_of(len);
         let mut state = lock(&self.state);
         if state.is_closed {
             return Err(Closed);
         }
-        let is_granted = state.quotas[kind].try_acquire(capacity.0[kind]);
-        Ok(is_granted.then(|| PushPermit { queue: self, capacity }))
+        let is_granted = state.quotas[kind].try_acquire(load);
+        Ok(is_granted.then(|| PushPermit { queue: self, len }))
     }
 
     /// Waits for capacity for a frame of `len` bytes, first come, first served among those that are long, and
@@ -214,9 +215,9 @@ impl<T> Queue<T> {
     ///
     /// Cancel safe: dropped, it leaves the queue and releases what it had reserved.
     pub(crate) async fn reserve(&self, len: usize) -> Result<PushPermit<'_, T>, Closed> {
-        let (capacity, kind) = self.capacity_of(len);
-        acquire(QuotaOf(self, kind), capacity.0[kind]).await?;
-        Ok(PushPermit { queue: self, capacity })
+        let (load, kind) = self.load_of(len);
+        acquire(QuotaOf(self, kind), load).await?;
+        Ok(PushPermit { queue: self, len })
     }
 
     /// Waits until a short frame would have capacity, after those that wait for it already.
@@ -253,32 +254,28 @@ impl<T> Queue<T> {
         lock(&self.state).is_closed
     }
 
-    /// Adds a frame if `claim` allows it, with the capacity that is reserved for it or with what there is.
+    /// Adds a frame if `claim` allows it, with the capacity that is reserved for so many bytes or with what there is.
     fn push(
         &self,
         mut frame: FrameBytes<'_>,
-        reserved: Option<Capacity>,
+        reserved: Option<usize>,
         claim: impl FnOnce(&mut T) -> Option<PushDecision>,
     ) -> Pushed {
-        let (of_len, kind) = self.capacity_of(frame.len());
-        let capacity = reserved.unwrap_or(of_len);
+        let (load, kind) = self.load_of(reserved.unwrap_or(frame.len()));
         let mut state = lock(&self.state);
-        if reserved.is_none()
-            && !state.is_closed
-            && !state.quotas[kind].has_capacity(of_len.0[kind])
-        {
+        if state.is_closed {
+            return Pushed::Refused;
+        }
+        if reserved.is_none() && !state.quotas[kind].try_acquire(load) {
             return Pushed::Full;
         }
-        let claimed = if state.is_closed { None } else { claim(&mut state.streams) };
-        let Some(PushDecision { stream_id, is_only }) = claimed else {
-            let wakers = state.release(reserved.unwrap_or_default());
+        let Some(PushDecision { stream_id, is_only }) = claim(&mut state.streams) else {
+            let wakers = state.quotas[kind].return_capacity(load);
             drop(state);
             wake_all(wakers);
             return Pushed::Refused;
         };
-        if reserved.is_none() {
-            state.quotas[kind].force(of_len.0[kind]);
-        }
+        let capacity = Capacity::of(load, kind);
         if is_only
             && state.chunks.0.is_empty()
             && let FrameBytes::Small(bytes) = &mut frame
@@ -301,13 +298,13 @@ impl<T> Queue<T> {
 
     /// Adds a frame that takes no capacity: for the few bytes that close a stream, of which there is at
     /// most one per call.
-    pub(crate) fn push_without_room(
+    pub(crate) fn push_without_capacity(
         &self,
         frame: &mut [u8],
         claim: impl FnOnce(&mut T) -> Option<u32>,
     ) {
         let claim = |streams: &mut T| claim(streams).map(PushDecision::from);
-        let _ = self.push(FrameBytes::Small(frame), Some(Capacity::default()), claim);
+        let _ = self.push(FrameBytes::Small(frame), Some(0), claim);
     }
 
     /// Gives a stream up: `remove` takes it out of the table and returns its id. Its frames are

@@ -65,18 +65,19 @@ pub(crate) async fn stalled(
 /// twice the `stall_timeout`, and what is refilled since, and as long again as they have been waited for
 /// while they moved.
 ///
-/// Moves are dated by the number of waits that had begun, which is cheaper than a clock.
+/// Moves are dated by the number of looks at consumers so far, which is cheaper than a clock: one as a wait begins, and some
+/// during it.
 #[derive(Debug)]
 pub(crate) struct StallBudget {
     stall_timeout: Duration,
-    /// Waits that have begun. Changed under the lock alone.
-    waits: AtomicU64,
+    /// The date.
+    looks: AtomicU64,
     state: Mutex<Budget>,
 }
 
 #[derive(Debug, Default)]
 struct Budget {
-    /// The number of the last wait that has timed out after the whole `stall_timeout`; 0 for none.
+    /// The date of the last wait that has timed out after the whole `stall_timeout`; 0 for none.
     last_timed_out: u64,
     spent: Option<Spent>,
 }
@@ -98,7 +99,7 @@ impl Spent {
 /// A wait for a consumer.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ConsumerWait {
-    number: u64,
+    date: u64,
     pub(super) began: Instant,
     /// For how long the consumer may stall.
     pub(crate) time: Duration,
@@ -106,12 +107,17 @@ pub(crate) struct ConsumerWait {
 
 impl StallBudget {
     pub(crate) fn new(stall_timeout: Duration) -> Self {
-        StallBudget { stall_timeout, waits: AtomicU64::new(0), state: Mutex::default() }
+        StallBudget { stall_timeout, looks: AtomicU64::new(0), state: Mutex::default() }
     }
 
     /// The date of a move that happens now.
     pub(crate) fn date(&self) -> u64 {
-        self.waits.load(SeqCst)
+        self.looks.load(SeqCst)
+    }
+
+    /// Returns the date of moves from now on.
+    pub(crate) fn advance_date(&self) -> u64 {
+        self.looks.fetch_add(1, SeqCst) + 1
     }
 
     /// Returns whether a whole wait began and timed out after a consumer last moved, at this date.
@@ -129,7 +135,7 @@ impl StallBudget {
         let time = (left / 2).min(left.saturating_sub(reserve)).max(credit.min(stall_timeout));
         let is_worth_it = time >= stall_timeout / SHORTEST_PART;
         ConsumerWait {
-            number: self.waits.fetch_add(1, SeqCst) + 1,
+            date: self.advance_date(),
             began: Instant::now(),
             time: if is_worth_it { time } else { Duration::ZERO },
         }
@@ -139,7 +145,7 @@ impl StallBudget {
     pub(crate) fn note_timeout(&self, wait: ConsumerWait) {
         let mut state = lock(&self.state);
         if wait.time >= self.stall_timeout {
-            state.last_timed_out = wait.number;
+            state.last_timed_out = wait.date;
         }
         let before = state.spent.map_or(Duration::ZERO, |spent| spent.now(wait.time));
         let time = (before + wait.time).min(self.stall_timeout.saturating_mul(2));

@@ -356,7 +356,7 @@ mod tests {
     #[tokio::test]
     async fn a_stream_that_cannot_pass_on_what_it_has_taken_counts_as_full() {
         let queue = Queue::new(10, 1 << 20, ());
-        queue.push_without_room(&mut [0; 100], |()| Some(1));
+        queue.push_without_capacity(&mut [0; 100], |()| Some(1));
         let (near, mut far) = tokio::io::duplex(10);
         let writer = writer_of(BufStream::new(near));
         let mut sender = Sender::new(writer, &queue);
@@ -450,7 +450,7 @@ mod tests {
     #[tokio::test]
     async fn a_socket_that_takes_nothing_has_failed() {
         let queue = Queue::new(1, 100, ());
-        queue.push_without_room(&mut [0; 10], |()| Some(1));
+        queue.push_without_capacity(&mut [0; 10], |()| Some(1));
         let error = Sender::new(Box::new(Pipe::default()), &queue).run().await.unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::WriteZero);
     }
@@ -492,7 +492,7 @@ mod tests {
             queue.keep_unsent();
             let push = |id| {
                 let mut request = [0, 0, 0, 0, 0, 0, 0, 0, 1, 0];
-                queue.push_without_room(&mut request, |()| Some(id));
+                queue.push_without_capacity(&mut request, |()| Some(id));
             };
             for id in [1, 3] {
                 push(id);

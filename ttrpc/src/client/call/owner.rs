@@ -17,7 +17,7 @@ use crate::{
         },
         meta::{MethodKind, is_over, too_late, within},
     },
-    contain::{Panicked, contain},
+    contain::{Contained, Panicked, contain},
     observer::EndCause,
     proto::payload::Payload,
     transport::limiter::Load,
@@ -164,11 +164,22 @@ impl Drop for CallOwner {
 pub(in crate::client) fn decode_reply<M: Message + Default>(
     payload: Payload<'_>,
 ) -> Result<M, Status> {
-    let status = match contain(|| M::decode(payload)) {
-        Ok(Ok(message)) => return Ok(message),
+    let mut reply = None;
+    decode_into(&mut reply, payload)?;
+    Ok(reply.unwrap_or_default())
+}
+
+/// Decodes a reply into its place, which is empty and stays so if that fails.
+pub(super) fn decode_into<M: Message + Default>(
+    reply: &mut Option<M>,
+    payload: Payload<'_>,
+) -> Result<(), Status> {
+    let status = match contain(|| reply.insert(M::default()).merge(payload)) {
+        Ok(Ok(())) => return Ok(()),
         Ok(Err(error)) => format!("the server's reply does not decode: {error}"),
         Err(Panicked) => "the reply's type panicked while it was decoded".to_owned(),
     };
+    drop(Contained::new(reply.take()));
     Err(Status::internal(status))
 }
 

@@ -12,7 +12,7 @@ use bytes::Bytes;
 use futures_core::Stream;
 use prost::Message;
 
-use super::owner::{CallOwner, decode_reply, no_reply};
+use super::owner::{CallOwner, decode_into, no_reply};
 use crate::{
     ConnectionError, Raw, RawEnd, Status,
     client::{
@@ -123,10 +123,10 @@ impl<Req: Message> StreamSender<Req> {
     /// # Errors
     /// The call's status if the server has ended it, RESOURCE_EXHAUSTED if the message is longer
     /// than a frame may be (the stream goes on), DEADLINE_EXCEEDED, UNAVAILABLE.
-    #[expect(clippy::manual_async_fn, reason = "an `async fn` would move the message once more")]
     pub fn send(&mut self, message: Req) -> impl Future<Output = Result<(), Status>> {
+        // Stays where it is from here on.
+        let message = Contained::new(message);
         async move {
-            let message = Contained::new(message);
             // A sender that never has to wait lets other tasks run now and then.
             poll_fn(|cx| self.budget.poll_spend(cx)).await;
             if self.owner.is_too_late() {
@@ -213,7 +213,7 @@ impl<Req> Drop for StreamSender<Req> {
         }
         let id = self.owner.stream_id;
         let claim = |calls: &mut Calls| calls.end_requests(id).then_some(id);
-        self.owner.connection().queue.push_without_room(&mut end_of_requests(id), claim);
+        self.owner.connection().queue.push_without_capacity(&mut end_of_requests(id), claim);
     }
 }
 
@@ -284,11 +284,13 @@ impl Incoming {
         &mut self,
         cx: &mut Context<'_>,
     ) -> Poll<Result<Option<M>, Status>> {
-        let taken = ready!(self.poll_take(cx, decode_reply))?;
+        // Decoded where it is returned from.
+        let mut message = None;
+        let taken = ready!(self.poll_take(cx, |payload| decode_into(&mut message, payload)))?;
         if let (Some(Err(status)), Some(record)) = (&taken, &self.owner.record) {
             record.reply_taken(Some(status));
         }
-        Poll::Ready(taken.transpose())
+        Poll::Ready(taken.transpose().map(|_| message))
     }
 }
 

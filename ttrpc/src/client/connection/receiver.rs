@@ -83,7 +83,7 @@ async fn receive_data<R: ReadHalf>(
             let record = record.as_deref();
             if event.has_message {
                 let bytes = reader.decoder().data().len();
-                if !messages.has_room(bytes, limits(connection))
+                if !messages.has_capacity(bytes, limits(connection))
                     && !Box::pin(wait_for_consumer(connection, id, &messages, reader)).await
                 {
                     return;
@@ -175,18 +175,18 @@ async fn wait_for_consumer<R: ReadHalf>(
     let stall = connection.registry.stall(ReceiverWait::Stream(stream_id), report);
     let (decoder, io) = reader.parts();
     let (bytes, limits) = (decoder.data().len(), limits(connection));
-    let has_room = tokio::select! {
+    let has_capacity = tokio::select! {
         biased;
         () = hung_up(io) => true,
         _ = connection.write_error.wait() => true,
-        has_room = messages.wait_for_room(bytes, limits, &connection.patience, &|| false) => has_room
+        has_capacity = messages.wait_for_capacity(bytes, limits, &connection.patience, &|| false) => has_capacity
     };
     drop(stall);
-    if !has_room {
+    if !has_capacity {
         let stalled = "the stream's messages were not taken in time and its inbox is full";
         connection.refuse(stream_id, stalled);
     }
-    has_room
+    has_capacity
 }
 
 fn refuse_oversized(connection: &ClientConnection, header: Header) {

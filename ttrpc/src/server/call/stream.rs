@@ -165,18 +165,18 @@ impl<Resp: Message> StreamSender<Resp> {
     /// then.
     ///
     /// [`ServerConfig::reply_bytes_per_connection`]: field@crate::ServerConfig::reply_bytes_per_connection
-    #[expect(clippy::manual_async_fn, reason = "an `async fn` would move the message once more")]
     pub fn send(&mut self, message: Resp) -> impl Future<Output = Result<(), Status>> {
+        // Stays where it is from here on.
+        let message = Contained::new(message);
         async move {
-            let message = Contained::new(message);
             // A handler that is never held up lets other tasks run now and then.
             poll_fn(|cx| self.budget.poll_spend(cx)).await;
             let StreamSender { call, budget, .. } = self;
-            if let Some(len) = call.push_message(&*message, budget, None)? {
-                let permit = call.wait_for_permit(len).await?;
-                call.push_message(&*message, budget, Some(permit))?;
+            let pushed = contain(|| call.push_message(&*message, budget, None));
+            match pushed.unwrap_or_else(|Panicked| Err(encoder_panicked()))? {
+                None => Ok(()),
+                Some(len) => call.wait_and_push(&*message, budget, len).await,
             }
-            Ok(())
         }
     }
 }
@@ -189,27 +189,35 @@ impl Call {
         budget: &mut CoopBudget,
         permit: Option<ReplyPermit<'_>>,
     ) -> Result<Option<usize>, Status> {
-        let pushed = contain(|| {
-            let id = self.head.stream_id;
-            let data = DynData::of_message(message);
-            let frame = Frame::new(FrameType::Data, Flags::NONE, id, data)?;
-            let (len, mut sent) = (frame.len(), None);
-            let claim = |table: &mut ServerTable<Arc<Call>>| {
-                table.contains(id).then(|| {
-                    sent = self.count_sent(len);
-                    id.into()
-                })
-            };
-            let pushed = self.connection.push(&frame, permit, claim);
-            budget.spend_bytes(len);
-            self.report_message(sent.as_ref());
-            match pushed {
-                Pushed::Queued(_) => Ok(None),
-                Pushed::Full => Ok(Some(len)),
-                Pushed::Refused => Err(over()),
-            }
-        });
-        pushed.unwrap_or_else(|Panicked| Err(encoder_panicked()))
+        let id = self.head.stream_id;
+        let frame = Frame::new(FrameType::Data, Flags::NONE, id, DynData::of_message(message))?;
+        let (len, mut sent) = (frame.len(), None);
+        let claim = |table: &mut ServerTable<Arc<Call>>| {
+            table.contains(id).then(|| {
+                sent = self.count_sent(len);
+                id.into()
+            })
+        };
+        let pushed = self.connection.push(&frame, permit, claim);
+        budget.spend_bytes(len);
+        self.report_message(sent.as_ref());
+        match pushed {
+            Pushed::Queued(_) => Ok(None),
+            Pushed::Full => Ok(Some(len)),
+            Pushed::Refused => Err(over()),
+        }
+    }
+
+    /// Sends a message, waiting for capacity for a frame of this length.
+    async fn wait_and_push(
+        &self,
+        message: &dyn DynMessage,
+        budget: &mut CoopBudget,
+        len: usize,
+    ) -> Result<(), Status> {
+        let permit = self.wait_for_permit(len).await?;
+        let pushed = contain(|| self.push_message(message, budget, Some(permit)));
+        pushed.unwrap_or_else(|Panicked| Err(encoder_panicked())).map(drop)
     }
 
     /// Waits for capacity for a message while the call goes on.

@@ -67,7 +67,7 @@ pub(in crate::server) async fn run(connection: &Arc<Connection>, io: impl ReadHa
                 return EndReason::closed_by_client();
             }
         }
-        if connection.is_full() && wait_for_room(connection).await.is_err() {
+        if connection.is_full() && wait_for_queue(connection).await.is_err() {
             return EndReason::closed_here();
         }
         let (Decoded::Frame(header) | Decoded::Oversized(header)) = decoded;
@@ -116,7 +116,7 @@ async fn next_frame<R: ReadHalf>(
 
 /// Nothing is acted on while the outgoing queue is full or too many replies wait: a peer that does not read is not read.
 /// Only the sender frees capacity, and it waits for the peer alone.
-async fn wait_for_room(connection: &Connection) -> Result<(), Closed> {
+async fn wait_for_queue(connection: &Connection) -> Result<(), Closed> {
     let _held_up = connection.stall(ReceiverWait::SendQueue);
     Box::pin(connection.wait_for_capacity()).await
 }
@@ -176,7 +176,7 @@ async fn deliver<R: ReadHalf>(
     let (inbox, bytes) = (call.inbox(), decoder.data().len());
     if event.has_message {
         call.count_received(bytes);
-        let mut is_admitted = inbox.has_room(bytes, inbox_limits(connection))
+        let mut is_admitted = inbox.has_capacity(bytes, inbox_limits(connection))
             && connection.try_admit_message(message_cost(bytes));
         if !is_admitted && !inbox.is_closed() {
             match Box::pin(wait_for_handler(connection, call, bytes, io)).await {
@@ -227,10 +227,10 @@ async fn wait_for_handler(
         || call.end.waits_for_capacity() && excused.fetch_add(1, SeqCst) < EXCUSED_PARTS;
     let is_paused = || is_unread() || is_excused();
     let wait = async {
-        if !call.inbox().has_room(bytes, limits) {
+        if !call.inbox().has_capacity(bytes, limits) {
             let _held_up = connection.stall(ReceiverWait::Stream(call.head.stream_id));
-            let room = call.inbox().wait_for_room(bytes, limits, patience, &is_paused);
-            if !room.await {
+            let capacity = call.inbox().wait_for_capacity(bytes, limits, patience, &is_paused);
+            if !capacity.await {
                 let full = "the stream's inbox is full and its handler takes nothing";
                 return Err(Refusal::limit(full).into());
             }
