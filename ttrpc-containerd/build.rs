@@ -2,6 +2,13 @@
 
 use std::{env, fs, path::PathBuf};
 
+use prost::Message;
+use prost_types::{DescriptorProto, FileDescriptorSet};
+
+/// Files of which no shim serves anything: containerd's shims read them, or send them elsewhere.
+const NOT_SERVED: [&str; 4] =
+    ["bootstrap.proto", "events.proto", "image_events.proto", "publish.proto"];
+
 /// Which files belong to which feature.
 const GROUPS: [(&str, &[&str]); 7] = [
     ("BOOTSTRAP", &["bootstrap"]),
@@ -27,9 +34,11 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     if files.is_empty() {
         return Ok(());
     }
+    let descriptors = out_dir.join("containerd.bin");
+    let served = out_dir.join("shim.bin");
     let mut builder = ttrpc_codegen::configure()
         .include_file("containerd.rs")
-        .file_descriptor_set_path(out_dir.join("containerd.bin"))
+        .file_descriptor_set_path(&descriptors)
         // Programs of which there are many on a machine have it.
         .file_descriptor_set_source_info(false);
     if is_on("TASK") {
@@ -54,7 +63,31 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         });
     }
     builder.compile_protos(&files, &[PathBuf::from("proto"), out_dir])?;
+    let mut set = FileDescriptorSet::decode(fs::read(descriptors)?.as_slice())?;
+    set.file.retain(|file| !NOT_SERVED.contains(&file.name()));
+    set.file.iter_mut().flat_map(|file| &mut file.message_type).for_each(leave_names_out);
+    fs::write(served, set.encode_to_vec())?;
     Ok(())
+}
+
+/// Leaves out the names in JSON that follow from the fields' own, which readers of a descriptor make by themselves.
+fn leave_names_out(message: &mut DescriptorProto) {
+    for field in &mut message.field {
+        field
+            .json_name
+            .take_if(|name| *name == json_name(field.name.as_deref().unwrap_or_default()));
+    }
+    message.nested_type.iter_mut().for_each(leave_names_out);
+}
+
+/// The name in JSON of a field of which the .proto file says none.
+fn json_name(name: &str) -> String {
+    let mut words = name.split('_');
+    let first = words.next().unwrap_or_default().to_owned();
+    words.fold(first, |name, word| {
+        let (initial, rest) = word.split_at(word.len().min(1));
+        name + &initial.to_uppercase() + rest
+    })
 }
 
 /// The name of a message's type, which has no two capital letters one after the other.

@@ -24,10 +24,10 @@ impl Inspection {
         for service in served {
             health.set_serving(service, true);
         }
-        let reflection = Reflection::new(ttrpc_containerd::FILE_DESCRIPTOR_SET)?
+        let reflection = Reflection::new(ttrpc_containerd::SHIM_FILE_DESCRIPTOR_SET)?
             .and(proto::health::FILE_DESCRIPTOR_SET)?
             .and(proto::debug::FILE_DESCRIPTOR_SET)?
-            // The set also has services of containerd's, which the shim calls.
+            // The set may have services that the shim calls.
             .list_only(served.into_iter().chain(OWN));
         let builder = builder
             .add_service(reflection)

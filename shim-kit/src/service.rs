@@ -355,17 +355,20 @@ fn created(request: CreateTaskRequest, pid: u32) -> events::TaskCreate {
     }
 }
 
+/// Takes note of what a call failed with.
+#[inline(never)]
+fn failed(ctx: &Context, status: Status) -> Status {
+    log::debug(format_args!("{} failed: {status}", ctx.method()));
+    status
+}
+
 /// Serves the methods of a service with those of the same name.
 macro_rules! serve {
     ($service:path: $($method:ident($request:ident) -> $response:ty,)*) => {
         #[async_trait]
         impl<R: Runtime> $service for TaskService<R> {
             $(async fn $method(&self, ctx: &Context, request: $request) -> Result<$response, Status> {
-                let result = TaskService::<R>::$method(self, request).await;
-                if let Err(status) = &result {
-                    log::debug(format_args!("{} failed: {status}", ctx.method()));
-                }
-                result
+                TaskService::<R>::$method(self, request).await.map_err(|status| failed(ctx, status))
             })*
         }
     };

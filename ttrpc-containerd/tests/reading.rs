@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex};
 
 use ttrpc::{Client, Context, Server, Status, async_trait, prost::Message};
 use ttrpc_containerd::{
-    FILE_DESCRIPTOR_SET, FILES, any, bootstrap, cgroups, cri,
+    FILE_DESCRIPTOR_SET, FILES, SHIM_FILE_DESCRIPTOR_SET, any, bootstrap, cgroups, cri,
     events::{Event, TaskExit, publish},
     namespace::{self, Namespace},
     runc, sandbox,
@@ -92,4 +92,17 @@ async fn a_client_says_its_namespace_with_each_call() {
         assert!(refused.message().contains(name), "{refused}");
     }
     serving.abort();
+}
+
+#[test]
+fn the_descriptors_of_a_shim_are_those_of_what_it_serves_without_usual_names_in_json() {
+    let has =
+        |set: &[u8], name: &str| set.windows(name.len()).any(|found| found == name.as_bytes());
+    for served in ["containerd.task.v2", "containerd.runtime.sandbox.v1", "SandboxStatusRequest"] {
+        assert!(has(SHIM_FILE_DESCRIPTOR_SET, served), "{served}");
+    }
+    for left_out in ["TaskExecAdded", "BootstrapParams", "execId", "exitStatus"] {
+        assert!(has(FILE_DESCRIPTOR_SET, left_out), "{left_out}");
+        assert!(!has(SHIM_FILE_DESCRIPTOR_SET, left_out), "{left_out}");
+    }
 }

@@ -125,6 +125,9 @@ fn exec_spec(json: &[u8], terminal: bool) -> Result<Vec<u8>, Status> {
     let mut spec: serde_json::Value =
         serde_json::from_slice(json).map_err(|error| wrong(&format!("is no JSON: {error}")))?;
     let object = spec.as_object_mut().ok_or_else(|| wrong("is no JSON object"))?;
+    if object.get("terminal").is_some_and(|said| *said == terminal) {
+        return Ok(json.to_vec());
+    }
     object.insert("terminal".to_owned(), terminal.into());
     Ok(spec.to_string().into_bytes())
 }
@@ -173,6 +176,8 @@ mod tests {
         let spec = exec_spec(br#"{"args":["sh"],"terminal":false}"#, true).unwrap();
         let spec: serde_json::Value = serde_json::from_slice(&spec).unwrap();
         assert_eq!(spec, serde_json::json!({"args": ["sh"], "terminal": true}));
+        let as_requested = br#"{ "args": ["sh"], "terminal": true }"#;
+        assert_eq!(exec_spec(as_requested, true).unwrap(), as_requested);
         for wrong in [&b""[..], b"[]", b"{"] {
             assert_eq!(exec_spec(wrong, false).unwrap_err().code(), ttrpc::Code::InvalidArgument);
         }

@@ -7,7 +7,7 @@ use std::{
         fd::{AsRawFd, OwnedFd},
         unix::fs::MetadataExt,
     },
-    path::{Path, PathBuf},
+    path::PathBuf,
     sync::Arc,
 };
 
@@ -97,11 +97,14 @@ pub struct Held {
 }
 
 impl Opened {
-    /// Opens a path for writing to its end. To find it may block the thread; to open it, whatever it is, does not.
+    /// Opens a place for writing to its end. To find it may block the thread, unless it is at hand; to open it,
+    /// whatever it is, does not.
     ///
     /// # Errors
     /// Those of opening; also if it is a socket.
-    pub fn output(path: &Path, is_made: bool) -> io::Result<Opened> {
+    pub fn output(place: &Place, is_made: bool) -> io::Result<Opened> {
+        let path = &place.path();
+        let is_fifo = |file: &File| if place.is_at_hand() { Ok(true) } else { is_fifo(file) };
         if let Some(folder) = path.parent().filter(|_| is_made) {
             fs::create_dir_all(folder)?;
         }

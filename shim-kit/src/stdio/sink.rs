@@ -53,7 +53,7 @@ impl Target {
     /// # Errors
     /// Those of [`Opened::output`].
     pub fn open(&self) -> io::Result<Opened> {
-        Opened::output(&self.place.path(), self.is_made)
+        Opened::output(&self.place, self.is_made)
     }
 }
 
