@@ -20,6 +20,7 @@ use super::{
         owner::{CallOwner, decode_reply},
         stream::{RawReceiver, Reply, StreamReceiver, StreamSender},
     },
+    connection::record::CallRecord,
     intercept::{OutgoingCall, intercepted},
     meta::{CallOptions, DeadlineTimer},
     reconnect::Link,
@@ -182,8 +183,11 @@ where
         let this = self.get_mut();
         let polled = this.poll_call(cx);
         if polled.is_ready() {
-            // What is left has values of the program's.
-            let _ = drop_contained(mem::replace(&mut this.progress, Progress::Done));
+            match this.progress {
+                // Nothing that is left of it is the program's.
+                Progress::Queued(..) => this.progress = Progress::Done,
+                _ => _ = drop_contained(mem::replace(&mut this.progress, Progress::Done)),
+            }
         }
         polled
     }
@@ -233,14 +237,14 @@ where
         pending.head.options.start();
         let mut record = None;
         if let (Link::Fixed(tasks), None) = (&*link, &around) {
-            record = tasks.connection.observed.begin(&pending.head, None);
+            record = CallRecord::begin(&tasks.connection.observed, &pending.head, None);
             let caller = K::AWAITS_REPLY.then(|| cx.waker());
             let queued = pending.try_queue(tasks, record.as_ref(), caller);
             let queued = queued.map_err(|status| not_queued(record.as_deref(), status))?;
             if queued.is_some() {
-                let queued = Progress::Queued(queued, DeadlineTimer::default());
-                // The request is the program's.
-                let _ = drop_contained(mem::replace(&mut self.progress, queued));
+                // It is the program's.
+                let _ = drop_contained(pending.request.take());
+                self.progress = Progress::Queued(queued, DeadlineTimer::default());
                 return Ok(());
             }
         }
@@ -252,7 +256,8 @@ where
         self.progress = Progress::Queueing(match around {
             Some(around) => Box::pin(intercepted(around, link, OutgoingCall::new(pending))),
             None => {
-                record = record.or_else(|| link.observed().begin(&pending.head, None));
+                let begin = || CallRecord::begin(link.observed(), &pending.head, None);
+                record = record.or_else(begin);
                 Box::pin(async move {
                     let made = pending.make_over(&link, &mut record).await;
                     made.map_err(|status| not_queued(record.as_deref(), status))

@@ -9,7 +9,7 @@ use tokio::time::Instant;
 
 use super::{
     call::{PendingCall, not_queued, owner::CallOwner},
-    connection::observe::{CallRecord, OnMessage},
+    connection::record::{CallRecord, OnMessage},
     meta::{Around, CallOptions, within},
     reconnect::Link,
 };
@@ -282,7 +282,8 @@ impl OutgoingCall {
 
     /// Reports that the call begins, or begins again.
     fn begin(&mut self, link: &Link) {
-        self.record = link.observed().begin(&self.pending.head, Some(&self.extensions));
+        let (head, extensions) = (&self.pending.head, Some(&self.extensions));
+        self.record = CallRecord::begin(link.observed(), head, extensions);
         if let (Some(record), true) = (&self.record, self.is_repeatable) {
             record.hold_end();
         }

@@ -3,6 +3,7 @@
 //! A [`PendingCall`] is queued, at once or after a wait, and becomes a [`CallOwner`], which the parts of a
 //! stream share. A call that is not queued yet belongs to no connection: who queues it chooses one.
 
+mod admission;
 pub(super) mod owner;
 pub(super) mod stream;
 
@@ -13,11 +14,11 @@ use prost::Message;
 use self::owner::CallOwner;
 use super::{
     connection::{
-        ClientConnection, ConnectionTasks,
+        ConnectionTasks,
         calls::{CallEntry, Calls, Messages},
-        observe::CallRecord,
+        record::CallRecord,
     },
-    meta::{CallHead, is_over, too_late, within},
+    meta::{CallHead, is_over, too_late},
 };
 use crate::{
     Raw, Status,
@@ -28,9 +29,8 @@ use crate::{
     },
     transport::{
         frames::Frame,
-        limiter::{Closed, Load, Permit, Refused},
+        limiter::{Closed, Load, Permit},
         queue::{PushDecision, PushPermit, Pushed},
-        registry::CallWait,
     },
 };
 
@@ -73,36 +73,6 @@ impl<Req: Message> PendingCall<Req> {
             None => None,
         };
         self.push(tasks, &frame, permit, capacity, record, caller)
-    }
-
-    /// Waits until the connection's limits allow it, within the call's deadline, and queues the Request. A failure is left to
-    /// its caller to report.
-    ///
-    /// # Errors
-    /// DEADLINE_EXCEEDED, UNAVAILABLE, and RESOURCE_EXHAUSTED if too many calls are in flight and none ends.
-    pub(super) async fn admit(
-        &self,
-        tasks: &Arc<ConnectionTasks>,
-        record: Option<&Arc<CallRecord>>,
-    ) -> Result<CallOwner, Status> {
-        let connection = &tasks.connection;
-        let queue = async {
-            let len = self.frame()?.len();
-            let waiting = connection.registry.enter(self.head.info(), CallWait::Admission);
-            let observed = record.map(|record| record.stats.wait_for_admission());
-            let permit = call_permit(connection).await?;
-            drop(observed);
-            waiting.now_for(CallWait::Capacity);
-            let observed = record.map(|record| record.stats.wait_for_capacity());
-            let reserved = connection.queue.reserve(len).await;
-            let capacity = reserved.map_err(|Closed| connection.unavailable())?;
-            drop((waiting, observed));
-            // The deadline has come nearer meanwhile; a smaller number is not longer.
-            let frame = self.frame()?;
-            let queued = self.push(tasks, &frame, permit, Some(capacity), record, None);
-            Ok(queued?.expect("its capacity is reserved"))
-        };
-        within(self.head.options.deadline, queue).await?
     }
 
     /// Returns the Request's frame; its timeout is what is left now.
@@ -178,19 +148,6 @@ impl<Req: Message> PendingCall<Req> {
         let is_open = self.head.kind.flags.contains(Flags::REMOTE_OPEN);
         self.request.as_ref().is_some_and(|request| !is_open || request.encoded_len() > 0)
     }
-}
-
-/// Waits for a permit among the calls in flight, while others end. Time during which the queue is full does not count.
-async fn call_permit(connection: &ClientConnection) -> Result<Permit<'_>, Status> {
-    let is_paused = connection.queue.is_stuck();
-    let stall_timeout = connection.config.stall_timeout;
-    let permit = connection.calls.acquire_while_moving(Load::one(0), stall_timeout, &is_paused);
-    permit.await.map_err(|refused| match refused {
-        Refused::Closed => connection.unavailable(),
-        Refused::Stalled => Status::resource_exhausted(
-            "too many calls are in flight on this connection and none ends",
-        ),
-    })
 }
 
 /// Reports that a call has failed before it was queued. Returns the status with which it has.

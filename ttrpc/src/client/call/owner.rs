@@ -12,7 +12,7 @@ use crate::{
     Status,
     client::{
         connection::{
-            ClientConnection, ConnectionTasks, calls::Messages, observe::CallRecord,
+            ClientConnection, ConnectionTasks, calls::Messages, record::CallRecord,
             state::CallState,
         },
         meta::{MethodKind, is_over, too_late, within},
@@ -71,13 +71,15 @@ impl CallOwner {
         cx: &mut Context<'_>,
         decode: impl FnOnce(Payload<'_>) -> Result<R, Status>,
     ) -> Poll<Result<R, Status>> {
-        // A waker is the program's: it is copied and dropped without the lock.
-        let mut waker = Some(cx.waker().clone());
         let (id, queue) = (self.stream_id, &self.connection().queue);
-        let call =
-            ready!(queue.streams(|calls| {
-                calls.poll_ended(id, &mut waker).map(|()| calls.release(id).1)
-            }));
+        let call = loop {
+            if let Some(call) = queue.streams(|calls| calls.take_ended(id)) {
+                break call;
+            }
+            // A waker is the program's: it is copied and dropped without the lock.
+            let mut waker = Some(cx.waker().clone());
+            ready!(queue.streams(|calls| calls.poll_ended(id, &mut waker)));
+        };
         self.is_finished = true;
         let Some(call) = call else { return Poll::Ready(Err(self.connection().unavailable())) };
         let reply = match call.state.last(decode) {

@@ -23,11 +23,11 @@ use bytes::Bytes;
 use tokio::time::Instant;
 
 use super::{
-    observe::CallRecord,
+    record::CallRecord,
     state::{CallEnd, CallState},
 };
 use crate::{
-    Status,
+    Name, Status,
     client::meta::{CallHead, MethodKind},
     contain::wake,
     observer::EndCause,
@@ -45,8 +45,10 @@ pub(in crate::client) type Messages = Inbox;
 /// One call, in the table.
 pub(in crate::client) struct CallEntry {
     pub(super) kind: MethodKind,
-    /// Without the stream id, which is its key in the table.
-    info: CallInfo,
+    service: Name,
+    method: Name,
+    started: Instant,
+    deadline: Option<Instant>,
     pub(in crate::client) state: CallState,
     /// The task that waits for the reply of a unary call.
     pub(in crate::client) caller: Option<Waker>,
@@ -67,7 +69,10 @@ impl CallEntry {
     ) -> Self {
         CallEntry {
             kind: head.kind,
-            info: head.info(),
+            service: head.service.clone(),
+            method: head.method.clone(),
+            started: head.options.started(),
+            deadline: head.options.deadline,
             state: CallState::default(),
             caller,
             messages,
@@ -76,7 +81,9 @@ impl CallEntry {
     }
 
     pub(in crate::client) fn info(&self, stream_id: u32) -> CallInfo {
-        CallInfo { stream_id: Some(stream_id), ..self.info.clone() }
+        let CallEntry { started, deadline, .. } = *self;
+        let (service, method) = (self.service.clone(), self.method.clone());
+        CallInfo { service, method, stream_id: Some(stream_id), started, deadline }
     }
 
     /// The server has answered, which ends the call for both sides.
@@ -250,6 +257,12 @@ impl Calls {
         (was_open, self.0.remove(id))
     }
 
+    /// Removes a call that has ended, unless its owner has let go of it. `None` while it goes on.
+    pub(in crate::client) fn take_ended(&mut self, id: u32) -> Option<Option<Box<CallEntry>>> {
+        let goes_on = self.0.get(id).is_some_and(|call| call.state.is_open());
+        (!goes_on).then(|| self.0.remove(id))
+    }
+
     /// Polls whether a call has ended. While it goes on, the waker changes places with the one that waited before, which is to
     /// be dropped without the lock.
     pub(in crate::client) fn poll_ended(&mut self, id: u32, waker: &mut Option<Waker>) -> Poll<()> {
@@ -281,7 +294,7 @@ impl Calls {
 
     /// Returns when the oldest call began that has not ended.
     pub(super) fn oldest(&self) -> Option<Instant> {
-        self.0.iter().map(|(_, call)| call.info.started).min()
+        self.0.iter().map(|(_, call)| call.started).min()
     }
 
     /// The calls by id, to be looked at.

@@ -7,6 +7,7 @@
 pub(super) mod calls;
 pub(super) mod observe;
 mod receiver;
+pub(super) mod record;
 mod snapshot;
 pub(super) mod state;
 #[cfg(test)]

@@ -11,7 +11,7 @@ use bytes::Bytes;
 use super::{
     ClientConnection,
     calls::{CallEntry, DataReceived, Messages},
-    observe::CallRecord,
+    record::CallRecord,
 };
 use crate::{
     ConnectionError,
@@ -207,6 +207,7 @@ mod tests {
         time::Duration,
     };
 
+    use prost::Message;
     use tokio::{
         io::{AsyncWriteExt, DuplexStream, duplex},
         time::timeout,
@@ -217,8 +218,8 @@ mod tests {
         *,
     };
     use crate::{
-        Code, Connection, Status,
-        client::{Client, UnaryCall, reconnect::Link},
+        Code, Connection, Raw, RawEnd, Status,
+        client::{Client, RawReply, UnaryCall, reconnect::Link},
         observer::Observers,
         proto::message::{FrameData, Measured, ResponseParts, encode_status},
     };
@@ -279,6 +280,30 @@ mod tests {
             }
         }
         assert_eq!(client.calls_in_flight(), 0);
+    }
+
+    #[tokio::test]
+    async fn a_response_is_the_last_message_of_a_stream_unless_it_is_empty_and_the_reply_of_a_raw_call()
+     {
+        for (data, last) in [(reply(1, "last"), Some("last")), (response(1, b""), None)] {
+            let (tasks, mut there) = connect(Observers::default());
+            let client = Client::over(Link::Fixed(tasks));
+            let call = client.server_streaming::<(), String>("S", "M", ());
+            let mut replies = call.await.expect("it is queued");
+            there.write_all(&data).await.unwrap();
+            assert_eq!(replies.recv().await, Ok(last.map(str::to_owned)));
+            assert_eq!(replies.recv().await, Ok(None));
+
+            let (tasks, mut there) = connect(Observers::default());
+            let client = Client::over(Link::Fixed(tasks));
+            let call = client.raw("S", "M", Flags::REMOTE_CLOSED, Raw::default());
+            let (_, mut replies) = call.await.expect("it is queued");
+            there.write_all(&data).await.unwrap();
+            let payload = last.unwrap_or_default().to_owned().encode_to_vec();
+            let end = |end| Ok(RawReply::End(end));
+            assert_eq!(replies.recv().await, end(RawEnd::Reply(payload.into())));
+            assert_eq!(replies.recv().await, end(RawEnd::Closed));
+        }
     }
 
     /// Panics when it is woken.

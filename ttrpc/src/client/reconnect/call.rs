@@ -9,7 +9,7 @@ use crate::{
     ConnectionError, Status,
     client::{
         call::{PendingCall, owner::CallOwner},
-        connection::{ConnectionTasks, observe::CallRecord, unavailable},
+        connection::{ConnectionTasks, record::CallRecord, unavailable},
         meta::{CallHead, is_over, too_late, within},
     },
     transport::registry::CallWait,
