@@ -34,7 +34,7 @@ use crate::{
 #[test]
 fn a_token_fires_whenever_it_was_asked_for() {
     let model = || {
-        let end = Arc::new(CallEnd::new(None));
+        let end = Arc::new(CallEnd::default());
         let fires = end.clone();
         let asks = [CallEnd::token, CallEnd::graceful_token].map(|ask| {
             let end = end.clone();
@@ -49,7 +49,7 @@ fn a_token_fires_whenever_it_was_asked_for() {
 #[test]
 fn a_handler_that_begins_hears_of_the_end() {
     let model = || {
-        let end = Arc::new(CallEnd::new(None));
+        let end = Arc::new(CallEnd::default());
         let (fires, begins) = (end.clone(), end.clone());
         let handler = move || {
             if !begins.is_over() {

@@ -195,6 +195,41 @@ impl Quota {
         if self.waiting.is_some() { self.admit() } else { Wakers::new() }
     }
 
+    /// Polls for a waiter, which enters the queue unless it has a ticket. Returns its ticket while it waits, and the waiter
+    /// that is left over.
+    fn wait(
+        &mut self,
+        ticket: Option<u64>,
+        waiter: Waiter,
+    ) -> (Poll<Result<(), Closed>>, Option<u64>, Option<Waiter>) {
+        let is_closed = self.is_closed;
+        let WaitQueue { waiters, next_ticket, .. } = &mut **self.waiting.get_or_insert_default();
+        match ticket {
+            None if is_closed => (Poll::Ready(Err(Closed)), None, Some(waiter)),
+            None => {
+                let ticket = *next_ticket;
+                *next_ticket += 1;
+                (Poll::Pending, Some(ticket), waiters.insert(ticket, waiter))
+            }
+            Some(ticket) => match waiters.get_mut(&ticket) {
+                None => (Poll::Ready(Ok(())), None, Some(waiter)),
+                Some(_) if is_closed => (Poll::Ready(Err(Closed)), None, waiters.remove(&ticket)),
+                Some(before) => (Poll::Pending, Some(ticket), Some(mem::replace(before, waiter))),
+            },
+        }
+    }
+
+    /// A waiter leaves the queue, or releases the load that it was granted. Returns the wakers of others, and the waiter.
+    fn leave(&mut self, ticket: u64, load: Load) -> (Wakers, Option<Waiter>) {
+        let waiter = self.waiting.as_mut().and_then(|waiting| waiting.waiters.remove(&ticket));
+        let wakers = match waiter {
+            // The next one may need less.
+            Some(_) => self.admit(),
+            None => self.release(load),
+        };
+        (wakers, waiter)
+    }
+
     /// Admits the first waiters that fit. Returns their wakers and those of all watchers.
     fn admit(&mut self) -> Wakers {
         let Some(mut waiting) = self.waiting.take() else { return Wakers::new() };
@@ -257,33 +292,11 @@ impl<L: Limited> Future for Waiting<L> {
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let Waiting { limited, load, ticket } = &*self;
         let (load, ticket) = (*load, *ticket);
-        let mut waker = Some(cx.waker().clone());
+        let waiter = Waiter { load, waker: Some(cx.waker().clone()) };
         // What is removed or replaced is dropped without the lock.
-        let (polled, ticket, _before) = limited.quota(|quota| {
-            if ticket.is_none() && quota.try_acquire(load) {
-                return (Poll::Ready(Ok(())), None, None);
-            }
-            let is_closed = quota.is_closed;
-            let WaitQueue { waiters, next_ticket, .. } =
-                &mut **quota.waiting.get_or_insert_default();
-            let waiter = Waiter { load, waker: waker.take() };
-            match ticket {
-                None if is_closed => (Poll::Ready(Err(Closed)), None, Some(waiter)),
-                None => {
-                    let ticket = *next_ticket;
-                    *next_ticket += 1;
-                    (Poll::Pending, Some(ticket), waiters.insert(ticket, waiter))
-                }
-                Some(ticket) => match waiters.get_mut(&ticket) {
-                    None => (Poll::Ready(Ok(())), None, Some(waiter)),
-                    Some(_) if is_closed => {
-                        (Poll::Ready(Err(Closed)), None, waiters.remove(&ticket))
-                    }
-                    Some(before) => {
-                        (Poll::Pending, Some(ticket), Some(mem::replace(before, waiter)))
-                    }
-                },
-            }
+        let (polled, ticket, _before) = limited.quota(|quota| match ticket {
+            None if quota.try_acquire(load) => (Poll::Ready(Ok(())), None, Some(waiter)),
+            _ => quota.wait(ticket, waiter),
         });
         self.ticket = ticket;
         polled
@@ -293,15 +306,7 @@ impl<L: Limited> Future for Waiting<L> {
 impl<L: Limited> Drop for Waiting<L> {
     fn drop(&mut self) {
         let Some(ticket) = self.ticket else { return };
-        let (wakers, _waiter) = self.limited.quota(|quota| {
-            let waiter = quota.waiting.as_mut().and_then(|waiting| waiting.waiters.remove(&ticket));
-            let wakers = match waiter {
-                // The next one may need less.
-                Some(_) => quota.admit(),
-                None => quota.release(self.load),
-            };
-            (wakers, waiter)
-        });
+        let (wakers, _waiter) = self.limited.quota(|quota| quota.leave(ticket, self.load));
         wake_all(wakers);
     }
 }

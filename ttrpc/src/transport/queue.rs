@@ -317,7 +317,8 @@ impl<T> Queue<T> {
             return Some(id);
         }
         if !(state.gate.is_idle() && state.chunks.0.is_empty()) {
-            state.withdrawn.push(id);
+            let at = state.withdrawn.partition_point(|other| *other < id);
+            state.withdrawn.insert(at, id);
         }
         None
     }
@@ -482,8 +483,7 @@ impl<T> QueueState<T> {
         if self.withdrawn.is_empty() {
             return Wakers::new();
         }
-        let mut withdrawn = mem::take(&mut self.withdrawn);
-        withdrawn.sort_unstable();
+        let withdrawn = mem::take(&mut self.withdrawn);
         let freed = self.chunks.drop_withdrawn(batch, written, &withdrawn);
         self.release(freed)
     }
