@@ -4,7 +4,7 @@
 //! ([`Chunks`]), so that the sender writes many of them with one system call; a large frame is a chunk of its own and is not
 //! copied. Their buffers are pooled.
 
-use std::{cell::Cell, collections::VecDeque, ops::AddAssign};
+use std::{cell::Cell, collections::VecDeque, mem, ops::AddAssign};
 
 use super::limiter::Load;
 use crate::{
@@ -205,7 +205,9 @@ impl Chunks {
         let bytes = frame.as_slice();
         let len = bytes.len();
         if len > SHARED_FRAME_LEN {
-            return self.push_alone(frame.into_vec(), stream_id, capacity);
+            let mut bytes = frame.into_vec();
+            Header::set_stream_id(&mut bytes, stream_id);
+            return self.0.push_back(Chunk { bytes, capacity, is_shared: false });
         }
         let chunk = self.shared_chunk(len);
         let start = chunk.bytes.len();
@@ -222,11 +224,6 @@ impl Chunks {
     /// Adds a frame before all others.
     pub(super) fn push_first(&mut self, frame: &[u8], capacity: Capacity) {
         self.0.push_front(Chunk { bytes: frame.to_vec(), capacity, is_shared: false });
-    }
-
-    fn push_alone(&mut self, mut bytes: Vec<u8>, stream_id: u32, capacity: Capacity) {
-        Header::set_stream_id(&mut bytes, stream_id);
-        self.0.push_back(Chunk { bytes, capacity, is_shared: false });
     }
 
     /// The last chunk if it has capacity for `len` bytes, else a new one.
@@ -249,8 +246,7 @@ impl Chunks {
 
     /// Drops the frames of streams in `withdrawn`, which rises, whose Request has not begun to be
     /// written: from the sender's `batch`, whose first `written` bytes have, and from what is queued
-    /// after it. Returns the capacity of chunks that are gone with all their frames. A frame that shares its
-    /// chunk with others keeps its capacity until that is written.
+    /// after it. Returns the capacity that this frees.
     pub(super) fn drop_withdrawn(
         &mut self,
         batch: &mut VecDeque<Chunk>,
@@ -259,42 +255,35 @@ impl Chunks {
     ) -> Capacity {
         // Of streams whose Request is dropped; Requests lie in the order of their ids.
         let mut dropped = Vec::new();
-        let mut is_dropped = |header: Header| {
+        drop_frames([batch, &mut self.0], written, |header| {
             let id = header.stream_id;
             if header.frame_type == FrameType::Request && withdrawn.binary_search(&id).is_ok() {
                 dropped.push(id);
             }
             dropped.binary_search(&id).is_ok()
-        };
-        for (index, chunk) in batch.iter_mut().chain(&mut self.0).enumerate() {
-            chunk.drop_frames(if index == 0 { written } else { 0 }, &mut is_dropped);
-        }
-        let mut freed = Capacity::default();
-        take_empty(batch, &mut freed);
-        take_empty(&mut self.0, &mut freed);
-        freed
-    }
-
-    /// Drops all frames of the sender's `batch` that have not begun to be written, its first `written` bytes being. Returns
-    /// the capacity of chunks that are gone.
-    pub(super) fn drop_unbegun(batch: &mut VecDeque<Chunk>, written: usize) -> Capacity {
-        for (index, chunk) in batch.iter_mut().enumerate() {
-            chunk.drop_frames(if index == 0 { written } else { 0 }, |_| true);
-        }
-        let mut freed = Capacity::default();
-        take_empty(batch, &mut freed);
-        freed
+        })
     }
 }
 
-/// Removes the chunks that have no frames left, and adds their capacities to `freed`.
-fn take_empty(chunks: &mut VecDeque<Chunk>, freed: &mut Capacity) {
-    chunks.retain(|chunk| {
-        if chunk.bytes.is_empty() {
-            *freed += chunk.capacity;
-        }
-        !chunk.bytes.is_empty()
-    });
+/// Drops the frames that `is_dropped` names, but for those that have begun with the first `written` bytes. Returns the capacity
+/// of chunks that are gone with all their frames. A frame that shares its chunk with others keeps its capacity until that is
+/// written.
+pub(super) fn drop_frames<'a>(
+    queues: impl IntoIterator<Item = &'a mut VecDeque<Chunk>>,
+    written: usize,
+    mut is_dropped: impl FnMut(Header) -> bool,
+) -> Capacity {
+    let (mut from, mut freed) = (written, Capacity::default());
+    for chunks in queues {
+        chunks.retain_mut(|chunk| {
+            chunk.drop_frames(mem::take(&mut from), &mut is_dropped);
+            if chunk.bytes.is_empty() {
+                freed += chunk.capacity;
+            }
+            !chunk.bytes.is_empty()
+        });
+    }
+    freed
 }
 
 #[cfg(test)]

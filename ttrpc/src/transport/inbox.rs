@@ -48,7 +48,10 @@ struct InboxState {
     messages: Messages,
     /// How the stream has ended; `None` while more may come.
     end: Option<Result<(), Status>>,
-    consumer: Consumer,
+    /// The consumer waits for a message or the end.
+    consumer: Option<Waker>,
+    /// The consumer takes no more; what arrives is dropped.
+    is_abandoned: bool,
     /// A task waits for changes.
     is_watched: bool,
     /// Messages that the consumer has not taken.
@@ -61,22 +64,10 @@ struct InboxState {
     awaited: Option<(usize, Load)>,
 }
 
-/// The state of the consumer.
-#[derive(Debug, Default)]
-enum Consumer {
-    /// Does something else.
-    #[default]
-    Busy,
-    /// Waits for a message or the end.
-    Waiting(Waker),
-    /// Takes no more; what arrives is dropped.
-    Gone,
-}
-
 impl InboxState {
     /// Returns whether further messages are dropped.
     fn is_closed(&self) -> bool {
-        matches!(self.consumer, Consumer::Gone) || self.end.is_some()
+        self.is_abandoned || self.end.is_some()
     }
 
     /// Drops all messages that are not in the consumer's batch. Returns what they cost.
@@ -84,20 +75,6 @@ impl InboxState {
         let dropped = self.messages.clear();
         self.fill -= dropped;
         cost(dropped)
-    }
-}
-
-impl Consumer {
-    /// Takes the waker of a consumer that waits.
-    fn take_waker(&mut self) -> Option<Waker> {
-        match mem::take(self) {
-            Consumer::Waiting(waker) => Some(waker),
-            Consumer::Busy => None,
-            Consumer::Gone => {
-                *self = Consumer::Gone;
-                None
-            }
-        }
     }
 }
 
@@ -129,7 +106,7 @@ impl Inbox {
         }
         state.fill += load;
         append(&mut state.messages);
-        let consumer = state.consumer.take_waker();
+        let consumer = state.consumer.take();
         drop(state);
         if let Some(consumer) = consumer {
             wake(consumer);
@@ -157,7 +134,7 @@ impl Inbox {
     }
 
     fn wake(&self, mut state: MutexGuard<'_, InboxState>) {
-        let (consumer, is_watched) = (state.consumer.take_waker(), state.is_watched);
+        let (consumer, is_watched) = (state.consumer.take(), state.is_watched);
         drop(state);
         if is_watched {
             notify_waiters(&self.changed);
@@ -172,7 +149,8 @@ impl Inbox {
         let taken = mem::take(batch).load();
         let mut state = lock(&self.state);
         let freed = state.clear() + cost(taken);
-        let waker = mem::replace(&mut state.consumer, Consumer::Gone);
+        state.is_abandoned = true;
+        let waker = state.consumer.take();
         self.wake(state);
         drop(waker);
         freed
@@ -186,7 +164,7 @@ impl Inbox {
     /// Returns what is not taken, and whether the consumer waits for the next message.
     pub(crate) fn fill(&self) -> (Load, bool) {
         let state = lock(&self.state);
-        (state.fill, matches!(state.consumer, Consumer::Waiting(_)))
+        (state.fill, state.consumer.is_some())
     }
 
     /// Returns what `read` makes of the next message. For the one consumer, which keeps `batch` from one call to the next:
@@ -229,8 +207,8 @@ impl Inbox {
         }
         // Dropped without the lock: dropping a waker runs code of the program's.
         let before = match &state.consumer {
-            Consumer::Waiting(waker) if waker.will_wake(cx.waker()) => None,
-            _ => Some(mem::replace(&mut state.consumer, Consumer::Waiting(cx.waker().clone()))),
+            Some(waker) if waker.will_wake(cx.waker()) => None,
+            _ => state.consumer.replace(cx.waker().clone()),
         };
         drop(state);
         drop(before);

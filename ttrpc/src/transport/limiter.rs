@@ -71,15 +71,6 @@ impl SubAssign for Load {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Closed;
 
-/// Why a load is not admitted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Refused {
-    /// The limiter is closed.
-    Closed,
-    /// There is no capacity, and nothing has been released for a whole `stall_timeout`.
-    Stalled,
-}
-
 /// Which load may exceed the limit on costs: one that costs more than the whole limit could otherwise never be admitted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Oversubscribe {
@@ -394,18 +385,18 @@ impl Limiter {
         Permit { limiter: self, load, is_used: false }
     }
 
-    /// Waits like [`Limiter::acquire`] while loads are released. When none has been for `stall_timeout`, it refuses, and
-    /// refuses at once from then on until one is. Time during which `is_paused` holds does not count.
+    /// Waits like [`Limiter::acquire`] while loads are released. `None` when none has been for `stall_timeout`, and at once
+    /// from then on until one is; and when the limiter is closed. Time during which `is_paused` holds does not count.
     pub(crate) async fn acquire_while_moving(
         &self,
         load: Load,
         stall_timeout: Duration,
         is_paused: Condition<'_, bool>,
-    ) -> Result<Permit<'_>, Refused> {
+    ) -> Option<Permit<'_>> {
         tokio::select! {
             biased;
-            permit = self.acquire(load) => permit.map_err(|Closed| Refused::Closed),
-            () = self.stall(stall_timeout, is_paused) => Err(Refused::Stalled),
+            permit = self.acquire(load) => permit.ok(),
+            () = self.stall(stall_timeout, is_paused) => None,
         }
     }
 
@@ -596,13 +587,13 @@ mod tests {
         permit.unwrap().into_load();
 
         let start = Instant::now();
-        assert_eq!(acquire().await.unwrap_err(), Refused::Stalled);
+        assert!(acquire().await.is_none());
         assert_eq!(start.elapsed(), SECOND);
-        assert_eq!(acquire().await.unwrap_err(), Refused::Stalled);
+        assert!(acquire().await.is_none());
         assert_eq!(start.elapsed(), SECOND, "refused at once until something is released");
         limiter.release(call);
         acquire().await.unwrap().into_load();
-        assert_eq!(acquire().await.unwrap_err(), Refused::Stalled);
+        assert!(acquire().await.is_none());
         assert_eq!(start.elapsed(), 2 * SECOND, "it waits again, since something was released");
     }
 
@@ -632,8 +623,8 @@ mod tests {
         let less = || async {
             tokio::select! {
                 biased;
-                () = limiter.at_most(Load::one(1)) => Ok(()),
-                () = limiter.stall(SECOND, &|| false) => Err(Refused::Stalled),
+                () = limiter.at_most(Load::one(1)) => true,
+                () = limiter.stall(SECOND, &|| false) => false,
             }
         };
         for _ in 0..4 {
@@ -645,16 +636,16 @@ mod tests {
                 limiter.release(Load::one(1));
             }
         };
-        assert_eq!(tokio::join!(less(), releases).0, Ok(()));
+        assert!(tokio::join!(less(), releases).0);
 
         assert!(take(&limiter, Load::one(1)));
         let start = Instant::now();
         for _ in 0..2 {
-            assert_eq!(less().await, Err(Refused::Stalled));
+            assert!(!less().await);
             assert_eq!(start.elapsed(), SECOND, "refused at once until something is released");
         }
         limiter.release(Load::one(1));
-        assert_eq!(less().await, Ok(()));
+        assert!(less().await);
     }
 
     #[tokio::test]

@@ -28,7 +28,9 @@ use self::{
 };
 use super::{
     blocked::Blocked,
-    frames::{Capacity, Chunk, Chunks, Frame, FrameBytes, IDLE_CHUNKS, SHARED_FRAME_LEN},
+    frames::{
+        Capacity, Chunk, Chunks, Frame, FrameBytes, IDLE_CHUNKS, SHARED_FRAME_LEN, drop_frames,
+    },
     io::Writer,
     limiter::{Closed, Limited, Load, Oversubscribe, Quota, Wakers, acquire},
     lock,
@@ -165,7 +167,7 @@ impl<T> Queue<T> {
                 quotas: [quota(), quota()],
                 chunks: Chunks::default(),
                 withdrawn: Vec::new(),
-                gate: Gate::new(),
+                gate: Gate::default(),
                 blocked: Blocked::default(),
                 unsent: Unsent::default(),
                 is_closed: false,
@@ -281,7 +283,7 @@ impl<T> Queue<T> {
             && let FrameBytes::Small(bytes) = &mut frame
             && let Some(borrowed) = state.gate.borrow_writer()
         {
-            let asks_first = state.unsent.is_kept();
+            let asks_first = state.unsent.is_kept;
             drop(state);
             Header::set_stream_id(bytes, stream_id);
             self.write_inline(borrowed, bytes, capacity, asks_first);
@@ -390,7 +392,7 @@ impl<T> Queue<T> {
         let wakers = match state.unsent.resume() {
             true => state.drop_withdrawn(batch, written),
             false => {
-                let freed = Chunks::drop_unbegun(batch, written);
+                let freed = drop_frames([batch], written, |_| true);
                 state.release(freed)
             }
         };

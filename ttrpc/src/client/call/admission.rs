@@ -12,7 +12,7 @@ use crate::{
         meta::within,
     },
     transport::{
-        limiter::{Closed, Load, Permit, Refused},
+        limiter::{Closed, Load, Permit},
         registry::CallWait,
     },
 };
@@ -54,9 +54,9 @@ async fn call_permit(connection: &ClientConnection) -> Result<Permit<'_>, Status
     let is_paused = connection.queue.is_stuck();
     let stall_timeout = connection.config.stall_timeout;
     let permit = connection.calls.acquire_while_moving(Load::one(0), stall_timeout, &is_paused);
-    permit.await.map_err(|refused| match refused {
-        Refused::Closed => connection.unavailable(),
-        Refused::Stalled => Status::resource_exhausted(
+    permit.await.ok_or_else(|| match connection.calls.is_closed() {
+        true => connection.unavailable(),
+        false => Status::resource_exhausted(
             "too many calls are in flight on this connection and none ends",
         ),
     })

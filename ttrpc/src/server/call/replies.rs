@@ -140,7 +140,7 @@ pub(in crate::server) async fn wait_to_resume(call: &Call) -> ResumePermit<'_> {
     tokio::select! {
         biased;
         share = connection.limits().replies.acquire_while_moving(load, stall_timeout, &is_reading) => {
-            share.ok().map(Permit::used)
+            share.map(Permit::used)
         }
         // A connection that has ended drops its handlers.
         Ok(permit) = next_with_capacity(connection, &connection.limits().next_resume) => permit,

@@ -283,7 +283,7 @@ impl<'a> Limits<'a> {
         stall_timeout: Duration,
         is_paused: Condition<'a, bool>,
     ) -> Option<AdmittedLoad> {
-        let own = self.own.acquire_while_moving(load, stall_timeout, is_paused).await.ok()?;
+        let own = self.own.acquire_while_moving(load, stall_timeout, is_paused).await?;
         let stall = |limiter: &'a Limiter| limiter.stall(stall_timeout, is_paused);
         let is_reserved = tokio::select! {
             biased;

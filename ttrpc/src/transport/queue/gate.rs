@@ -47,8 +47,10 @@ impl StepBack {
 }
 
 /// The place of the connection's writer.
+#[derive(Default)]
 enum WriterSlot {
     /// The sender's task, which writes or is about to; or another task, for a lone frame.
+    #[default]
     Taken,
     /// Parked: the sender waits for frames. The first push takes the waker.
     Parked { waker: Option<Waker>, writer: Writer },
@@ -62,7 +64,8 @@ pub(super) struct BorrowedWriter {
     writer: Writer,
 }
 
-/// The part of a queue's state that says who writes, and what has been written.
+/// The part of a queue's state that says who writes, and what has been written. At first the sender has its writer.
+#[derive(Default)]
 pub(super) struct Gate {
     slot: WriterSlot,
     /// The first chunk is a lone frame that its task could not write whole: so many of its bytes are written, or none can
@@ -78,18 +81,6 @@ pub(super) struct Gate {
 }
 
 impl Gate {
-    /// The gate of a sender that has its writer.
-    pub(super) fn new() -> Self {
-        Gate {
-            slot: WriterSlot::Taken,
-            partial_inline_write: None,
-            batches_taken: 0,
-            batches_written: 0,
-            flush_waiters: Vec::new(),
-            writes: 0,
-        }
-    }
-
     /// Returns whether nobody writes, nor is about to.
     pub(super) fn is_idle(&self) -> bool {
         matches!(self.slot, WriterSlot::Parked { waker: Some(_), .. })

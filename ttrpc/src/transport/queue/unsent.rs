@@ -22,8 +22,8 @@ use crate::{
 pub(super) struct Unsent {
     /// The first one in the batch is noted while the sender is not writing.
     is_followed: bool,
-    /// The first one of all is noted when the queue is closed.
-    is_kept: bool,
+    /// The first one of all is noted when the queue is closed: a call that was not sent may be made on another connection.
+    pub(super) is_kept: bool,
     /// The first one in the batch of a sender that is not writing.
     in_batch: Option<u32>,
     /// The first one of all when the queue was closed.
@@ -31,11 +31,6 @@ pub(super) struct Unsent {
 }
 
 impl Unsent {
-    /// Returns whether a call that was not sent may be made on another connection.
-    pub(super) fn is_kept(&self) -> bool {
-        self.is_kept
-    }
-
     /// The sender has taken a batch, and begins to write it; or it has failed, and this is what it has taken.
     pub(super) fn note_taken(&mut self, failed: Option<&VecDeque<Chunk>>) {
         self.in_batch = failed.filter(|_| self.is_followed).and_then(|batch| first(batch, 0));
