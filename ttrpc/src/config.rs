@@ -113,8 +113,8 @@ config! {
         /// Connections at a time. Default 16,384.
         ///
         /// At the limit further ones stay in the listener's backlog until one ends, and those that the program hands
-        /// over wait. A wait is traced as a warning, unless it is for
-        /// [`Listener::incoming`](crate::server::Listener::incoming).
+        /// over wait. Of a [`Listener::incoming`](crate::server::Listener::incoming) one is taken and waits. A wait is
+        /// traced as a warning.
         max_connections: usize = 16_384,
         /// Calls in flight on one connection. Default 1,024.
         ///

@@ -53,10 +53,7 @@ use tokio::{
 
 use crate::server::{
     blocking_places::{Place, Stalled},
-    call::{
-        replies::try_resume,
-        state::{Call, HandlerWait},
-    },
+    call::{replies::may_resume, state::Call},
 };
 use crate::{
     Context, Status,
@@ -111,7 +108,7 @@ impl Drop for BlockingPermit {
 /// left to others: the call asks again when it is polled. It leaves only one, so that it begins at last.
 async fn acquire(call: &Arc<Call>) -> Result<BlockingPermit, Status> {
     let mut granted = place(call).await?;
-    if try_resume(call).is_none() {
+    if !may_resume(call) {
         drop(granted);
         // Its task polls it when it has a permit to go on.
         yield_now().await;
@@ -127,7 +124,7 @@ async fn place(call: &Call) -> Result<Place<'_>, Status> {
     if let Some(place) = places.try_take(connection.id) {
         return Ok(place);
     }
-    let _wait = call.end.enter(HandlerWait::Permit);
+    let _wait = call.end.wait();
     let _waiting = connection.registry.enter(call.info(), CallWait::Admission);
     let stall_timeout = connection.server.config.stall_timeout;
     places.take(connection.id, stall_timeout).await.map_err(|Stalled| {

@@ -21,10 +21,7 @@ use crate::{
     Connection, Error, ServerConfig,
     contain::Contained,
     observer::{Observer, Observers},
-    sync::{
-        Mutex,
-        atomic::{AtomicU64, AtomicUsize},
-    },
+    sync::{Mutex, atomic::AtomicU64},
 };
 
 /// Builds a server: services, where to listen, who may connect, limits.
@@ -181,8 +178,8 @@ impl ServerBuilder {
         if self.listeners.is_empty() && self.handed_over.is_empty() && !self.keep_open {
             return Err(Error::NothingToServe);
         }
-        let config = self.config;
-        let max_connections = config.max_connections.clamp(1, Semaphore::MAX_PERMITS);
+        let mut config = self.config;
+        config.max_connections = config.max_connections.clamp(1, Semaphore::MAX_PERMITS);
         let limiter = |limit| Limiter::new(limit, Oversubscribe::AnyLast);
         let shared = Shared {
             calls: limiter(Load { count: config.max_calls, cost: config.request_bytes }),
@@ -194,8 +191,7 @@ impl ServerBuilder {
             policy: self.policy,
             observers: self.observers,
             hook: self.hook,
-            hooked_connections: AtomicUsize::new(0),
-            connection_permits: Arc::new(Semaphore::new(max_connections)),
+            connection_permits: Semaphore::new(config.max_connections),
             connections: Mutex::default(),
             connection_ended: Notify::new(),
             connections_so_far: AtomicU64::new(0),

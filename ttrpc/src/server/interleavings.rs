@@ -85,8 +85,7 @@ fn a_server_that_drains_has_seen_a_connection_or_refuses_it() {
         let (_server, connection) = idle_connection(ServerConfig::default());
         let shared = connection.server.clone();
         shared.lifecycle.start();
-        let permit =
-            shared.connection_permits.clone().try_acquire_owned().expect("it is the first");
+        let permit = block_on(shared.connection_permit());
         let opens = spawn(move || OpenConnection::new(connection, permit, oneshot::channel().0));
         shared.lifecycle.drain(Instant::now());
         let has_seen = lock(&shared.connections).len() == 1;

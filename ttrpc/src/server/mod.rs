@@ -72,7 +72,7 @@ use crate::{
     snapshot::{Fill, ServerSnapshot},
     sync::{
         Mutex,
-        atomic::{AtomicU64, AtomicUsize, Ordering::SeqCst},
+        atomic::{AtomicU64, Ordering::SeqCst},
     },
     transport::{
         limiter::{Limiter, Load, Oversubscribe},
@@ -93,7 +93,7 @@ pub use call::{
     interceptor::{Interceptor, Next},
     stream::{StreamReceiver, StreamSender},
 };
-use service::routes::Services;
+use service::services::Services;
 pub use service::{
     fallback::{Fallback, FallbackCall},
     routes::{
@@ -124,14 +124,12 @@ struct Shared {
     /// Counts bytes of replies that wait for capacity.
     replies: Limiter,
     blocking_calls: blocking_places::Places,
-    /// A permit for each connection that may be open. They are taken in the order in which they were
+    /// A permit for each connection that may be open, or at the hook. They are taken in the order in which they were
     /// asked for.
-    connection_permits: Arc<Semaphore>,
+    connection_permits: Semaphore,
     /// Those that are open.
     connections: Mutex<Slab<Weak<call::shared::Connection>>>,
-    /// Connections that the hook looks at.
-    hooked_connections: AtomicUsize,
-    /// Notified whenever one of either has ended.
+    /// Notified whenever a connection has returned its permit.
     connection_ended: Notify,
     connections_so_far: AtomicU64,
     /// The first connection that has failed.
@@ -162,6 +160,7 @@ impl Shared {
 
     /// Returns what the server is doing at this moment.
     fn snapshot(&self) -> ServerSnapshot {
+        let admitted = self.admitted_connections();
         let connections: Vec<_> = lock(&self.connections)
             .iter()
             .filter_map(|(_, connection)| connection.upgrade())
@@ -176,7 +175,7 @@ impl Shared {
             request_bytes: Fill { used: calls.cost, limit: self.config.request_bytes },
             inbox_bytes: Fill { used: inboxes.cost, limit: self.config.inbox_bytes },
             max_connections: self.config.max_connections,
-            hooked_connections: self.hooked_connections.load(SeqCst),
+            hooked_connections: admitted.saturating_sub(connections.len()),
             connections,
         }
     }
@@ -315,13 +314,15 @@ mod tests {
             method: "C".into(),
             flags: crate::proto::frame::Flags::NONE,
             data_len: 0,
+            more_to_come: false,
             has_message: true,
             method_id: Some(0),
             metadata: crate::Metadata::new(),
             started,
             deadline: None,
         };
-        let load = connection.try_admit_call(Load::one(0)).expect("few calls are in flight");
+        let load =
+            connection.call_limits().try_acquire(Load::one(0)).expect("few calls are in flight");
         call::state::Call::new(connection, head, load, false)
     }
 
@@ -329,7 +330,7 @@ mod tests {
     pub(super) fn start(call: Arc<call::state::Call>, handler: call::handler::BoxHandler) {
         let payload = crate::proto::payload::Payload::borrowed(&[]);
         let owner = call::task::CallOwner::new(call);
-        owner.start(handler, Kind::Unary, None, payload, false).expect("it decodes");
+        owner.start(handler, Kind::Unary, None, payload, true).expect("it decodes");
     }
 
     /// A connection of a server that does not run: nothing is read or written.

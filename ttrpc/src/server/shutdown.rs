@@ -1,7 +1,7 @@
 //! The life of a server, from the first connection to the last.
 
 use std::{
-    future::{self, Future},
+    future::Future,
     sync::{Arc, OnceLock, Weak},
     time::Duration,
 };
@@ -281,7 +281,7 @@ impl ServerHandle {
         let admit = async {
             self.lifecycle.started().await;
             let server = self.server().ok_or(Error::ServerEnded)?;
-            let permit = server.connection_permit(future::ready(())).await;
+            let permit = server.connection_permit().await;
             server.admit(connection, permit).await
         };
         tokio::select! {

@@ -312,21 +312,14 @@ impl Limited for &Limiter {
     }
 }
 
-/// Capacity that was granted. Dropped, it is released, which counts as progress if it was used.
+/// Capacity that was granted. Dropped, it is returned unused, which is no progress.
 #[derive(Debug)]
 pub(crate) struct Permit<'a> {
     limiter: &'a Limiter,
     load: Load,
-    is_used: bool,
 }
 
 impl Permit<'_> {
-    /// Counts its release as progress.
-    pub(crate) fn used(mut self) -> Self {
-        self.is_used = true;
-        self
-    }
-
     /// Leaves it to the caller to release the load.
     pub(crate) fn into_load(self) -> Load {
         let load = self.load;
@@ -337,8 +330,7 @@ impl Permit<'_> {
 
 impl Drop for Permit<'_> {
     fn drop(&mut self) {
-        let release = if self.is_used { Quota::release } else { Quota::return_capacity };
-        wake_all(self.limiter.quota(|quota| release(quota, self.load)));
+        wake_all(self.limiter.quota(|quota| quota.return_capacity(self.load)));
     }
 }
 
@@ -382,7 +374,7 @@ impl Limiter {
     }
 
     fn permit(&self, load: Load) -> Permit<'_> {
-        Permit { limiter: self, load, is_used: false }
+        Permit { limiter: self, load }
     }
 
     /// Waits like [`Limiter::acquire`] while loads are released. `None` when none has been for `stall_timeout`, and at once

@@ -149,7 +149,7 @@ impl ListeningSocket {
         Ok(ListeningSocket { ready: register(socket)?, family })
     }
 
-    /// Completes when somebody has connected. Accepts nobody.
+    /// Completes when somebody has connected, or accepting may fail. Accepts nobody.
     pub(crate) fn poll_waiting(&self, cx: &mut Context<'_>) -> Poll<()> {
         // The runtime takes the socket for ready until it is told otherwise, as accepting does.
         let look = || match has_connections(&self.ready)? {
@@ -158,12 +158,11 @@ impl ListeningSocket {
         };
         loop {
             if ready!(self.ready.poll_read_ready(cx)).is_err() {
-                return Poll::Pending;
+                return Poll::Ready(());
             }
             match self.ready.try_io(Interest::READABLE, look) {
-                Ok(()) => return Poll::Ready(()),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-                Err(_) => return Poll::Pending,
+                _ => return Poll::Ready(()),
             }
         }
     }

@@ -168,9 +168,9 @@ impl Accepting {
         }
     }
 
-    /// Completes when a connection waits for [`Accepting::poll_next`].
+    /// Completes when a connection, or the end of a listener, waits for [`Accepting::poll_next`].
     pub(in crate::server) fn poll_waiting(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        let mut has_one = |paced: &mut PacedAcceptor| paced.acceptor.poll_waiting(cx).is_ready();
+        let mut has_one = |paced: &mut PacedAcceptor| paced.poll_waiting(cx).is_ready();
         let somebody_waits = !self.handed_over.is_empty()
             || !self.is_paused && self.acceptors.iter_mut().any(&mut has_one);
         if somebody_waits { Poll::Ready(()) } else { Poll::Pending }
@@ -213,10 +213,17 @@ impl PacedAcceptor {
         PacedAcceptor { acceptor, failures_in_a_row: 0, pause: None }
     }
 
-    fn poll_accept(&mut self, cx: &mut Context<'_>) -> Poll<Option<io::Result<Connection>>> {
+    fn poll_waiting(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         if let Some(pause) = &mut self.pause {
             ready!(pause.as_mut().poll(cx));
             self.pause = None;
+        }
+        self.acceptor.poll_waiting(cx)
+    }
+
+    fn poll_accept(&mut self, cx: &mut Context<'_>) -> Poll<Option<io::Result<Connection>>> {
+        if self.pause.is_some() {
+            return Poll::Pending;
         }
         let polled = self.acceptor.poll_accept(cx);
         let Poll::Ready(Some(Err(error))) = &polled else {

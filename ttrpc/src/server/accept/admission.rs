@@ -3,26 +3,33 @@
 
 use std::{
     future::{Future, poll_fn},
-    mem,
-    pin::pin,
     sync::Arc,
     task::Poll,
 };
 
-use tokio::sync::OwnedSemaphorePermit;
-
 use crate::server::{
     Shared,
-    accept::{accepting::Accepting, hook::Hooked, unserved::Unserved},
+    accept::{accepting::Accepting, unserved::Unserved},
     connection::tasks,
 };
 use crate::{
     Connection, Error,
+    contain::notify_waiters,
     observer::{ConnectionInfo, Side},
-    sync::atomic::Ordering::{Relaxed, SeqCst},
+    sync::atomic::Ordering::Relaxed,
     trace,
-    transport::{lock, spawn, wait_until},
+    transport::{spawn, wait_until},
 };
+
+/// The right to have a connection open, or at the hook. Dropped, it goes to another one.
+pub(in crate::server) struct ConnectionPermit(Arc<Shared>);
+
+impl Drop for ConnectionPermit {
+    fn drop(&mut self) {
+        self.0.connection_permits.add_permits(1);
+        notify_waiters(&self.0.connection_ended);
+    }
+}
 
 impl Shared {
     /// Serves a connection if its peer may connect, after the hook has looked at it. Without a hook, that waits for nothing. The
@@ -33,13 +40,12 @@ impl Shared {
     pub(in crate::server) fn admit(
         self: &Arc<Self>,
         connection: Unserved,
-        permit: OwnedSemaphorePermit,
+        permit: ConnectionPermit,
     ) -> impl Future<Output = Result<(), Error>> + Send + 'static {
-        // Counted from now on.
-        let (server, hooked) = (self.clone(), self.hook.as_ref().map(|_| Hooked::new(self)));
+        let server = self.clone();
         async move {
             // The connection is dropped first, if it is.
-            let (_hooked, mut connection) = (hooked, connection);
+            let (permit, mut connection) = (permit, connection);
             let is_allowed =
                 server.policy.as_ref().is_none_or(|policy| policy.allows(connection.peer()));
             let admitted = match &server.hook {
@@ -64,32 +70,30 @@ impl Shared {
         }
     }
 
-    /// Waits for a permit to open a connection, which is there when `connected` completes.
-    pub(in crate::server) async fn connection_permit(
-        &self,
-        connected: impl Future<Output = ()>,
-    ) -> OwnedSemaphorePermit {
-        const OPEN: &str = "the semaphore is never closed";
-        if let Ok(permit) = self.connection_permits.clone().try_acquire_owned() {
-            return permit;
-        }
-        let mut permit = pin!(self.connection_permits.clone().acquire_owned());
-        tokio::select! {
-            biased;
-            permit = &mut permit => return permit.expect(OPEN),
-            () = connected => {}
-        }
-        // Clients that are held up look as if the server had died, so that it is said.
-        let max_connections = self.config.max_connections;
-        trace::warn!(max_connections, "new connections wait until others end");
-        permit.await.expect(OPEN)
+    /// Waits for a permit to open a connection.
+    pub(in crate::server) async fn connection_permit(self: &Arc<Self>) -> ConnectionPermit {
+        let permits = &self.connection_permits;
+        let permit = match permits.try_acquire() {
+            Ok(permit) => permit,
+            Err(_) => {
+                // Clients that are held up look as if the server had died, so that it is said.
+                let max_connections = self.config.max_connections;
+                trace::warn!(max_connections, "new connections wait until others end");
+                permits.acquire().await.expect("the semaphore is never closed")
+            }
+        };
+        permit.forget();
+        ConnectionPermit(self.clone())
     }
 
-    /// Waits until no connection is open.
+    /// Returns the number of connections that are open or at the hook.
+    pub(in crate::server) fn admitted_connections(&self) -> usize {
+        self.config.max_connections - self.connection_permits.available_permits()
+    }
+
+    /// Waits until no connection is open or at the hook.
     pub(in crate::server) async fn no_connections(&self) {
-        let is_none =
-            || self.hooked_connections.load(SeqCst) == 0 && lock(&self.connections).is_empty();
-        wait_until(&self.connection_ended, &is_none).await;
+        wait_until(&self.connection_ended, &|| self.admitted_connections() == 0).await;
     }
 
     /// Serves connections for as long as more can come, or, when none can, until those that are there
@@ -122,25 +126,17 @@ impl Shared {
     /// The next connection with its permit, `None` if the last listener is done. Nothing is accepted while
     /// there is no permit: a client without one waits in the backlog, where another process may take it.
     /// Cancel safe.
-    pub(in crate::server) async fn next_connection(
-        &self,
+    async fn next_connection(
+        self: &Arc<Self>,
         accepting: &mut Accepting,
-    ) -> Option<(Connection, OwnedSemaphorePermit)> {
+    ) -> Option<(Connection, ConnectionPermit)> {
         loop {
-            let connected = poll_fn(|cx| accepting.poll_waiting(cx));
-            let permit = self.connection_permit(connected).await;
+            poll_fn(|cx| accepting.poll_waiting(cx)).await;
+            let permit = self.connection_permit().await;
             let polled = poll_fn(|cx| Poll::Ready(accepting.poll_next(cx))).await;
             if let Poll::Ready(next) = polled {
                 return next.map(|connection| (connection, permit));
             }
-            // A listener without new connections holds no permit. It wakes this task when it has one.
-            drop(permit);
-            let mut is_woken = false;
-            poll_fn(|_| match mem::replace(&mut is_woken, true) {
-                true => Poll::Ready(()),
-                false => Poll::Pending,
-            })
-            .await;
         }
     }
 }

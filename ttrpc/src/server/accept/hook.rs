@@ -1,20 +1,13 @@
 //! What a program does with a connection before its first frame.
 
-use std::{
-    error::Error as StdError,
-    future::poll_fn,
-    sync::{Arc, atomic::Ordering::SeqCst},
-    task::Poll,
-    time::Duration,
-};
+use std::{error::Error as StdError, future::poll_fn, task::Poll, time::Duration};
 
 use async_trait::async_trait;
 use tokio::time::timeout;
 
-use crate::server::Shared;
 use crate::{
     Connection,
-    contain::{Contained, Panicked, contain, notify_waiters},
+    contain::{Contained, Panicked, contain},
     transport::BoxFuture,
 };
 
@@ -87,20 +80,3 @@ impl Hook {
 }
 
 debug_in_short!(Hook, limit);
-
-/// The hook looks at a connection until this is dropped.
-pub(in crate::server) struct Hooked(Arc<Shared>);
-
-impl Hooked {
-    pub(in crate::server) fn new(server: &Arc<Shared>) -> Self {
-        server.hooked_connections.fetch_add(1, SeqCst);
-        Hooked(server.clone())
-    }
-}
-
-impl Drop for Hooked {
-    fn drop(&mut self) {
-        self.0.hooked_connections.fetch_sub(1, SeqCst);
-        notify_waiters(&self.0.connection_ended);
-    }
-}

@@ -155,7 +155,7 @@ impl Listener {
     pub fn start(self) -> io::Result<Acceptor> {
         let kind = match self.source {
             Source::Socket(socket) => Kind::Socket(ListeningSocket::new(socket?)?),
-            Source::Incoming(incoming) => Kind::Incoming(incoming),
+            Source::Incoming(connections) => Kind::Incoming { connections, next: None },
         };
         Ok(Acceptor { _file: self.file, kind })
     }
@@ -252,7 +252,11 @@ pub struct Acceptor {
 
 enum Kind {
     Socket(ListeningSocket),
-    Incoming(Incoming),
+    Incoming {
+        connections: Incoming,
+        /// What the stream has returned, and was not accepted yet.
+        next: Option<Option<io::Result<Connection>>>,
+    },
 }
 
 impl Acceptor {
@@ -273,22 +277,35 @@ impl Acceptor {
     ) -> Poll<Option<io::Result<Connection>>> {
         match &mut self.kind {
             Kind::Socket(socket) => socket.poll_accept(cx).map(Some),
-            Kind::Incoming(connections) => contain(|| connections.as_mut().poll_next(cx))
-                .unwrap_or_else(|Panicked| {
-                    trace::warn!("a listener's stream of connections panicked");
-                    Poll::Ready(None)
-                }),
+            Kind::Incoming { connections, next } => match next.take() {
+                Some(next) => Poll::Ready(next),
+                None => poll_incoming(connections, cx),
+            },
         }
     }
 
-    /// Completes when somebody waits to be accepted. It accepts nobody, so it does not know of a stream of
-    /// connections.
+    /// Completes when a connection, or the end, waits to be accepted. It accepts nobody from a socket.
     pub(in crate::server) fn poll_waiting(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        match &self.kind {
+        match &mut self.kind {
             Kind::Socket(socket) => socket.poll_waiting(cx),
-            Kind::Incoming(_) => Poll::Pending,
+            Kind::Incoming { connections, next } => {
+                if next.is_none() {
+                    *next = Some(ready!(poll_incoming(connections, cx)));
+                }
+                Poll::Ready(())
+            }
         }
     }
+}
+
+fn poll_incoming(
+    connections: &mut Incoming,
+    cx: &mut Context<'_>,
+) -> Poll<Option<io::Result<Connection>>> {
+    contain(|| connections.as_mut().poll_next(cx)).unwrap_or_else(|Panicked| {
+        trace::warn!("a listener's stream of connections panicked");
+        Poll::Ready(None)
+    })
 }
 
 debug_in_short!(Acceptor);

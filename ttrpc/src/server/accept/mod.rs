@@ -4,7 +4,7 @@
 //! its permit, for [`connection`](crate::server::connection); or one that is turned away and shut down.
 
 pub(in crate::server) mod accepting;
-mod admission;
+pub(in crate::server) mod admission;
 pub(in crate::server) mod hook;
 pub(in crate::server) mod listener;
 pub(in crate::server) mod unserved;

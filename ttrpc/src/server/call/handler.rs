@@ -28,6 +28,7 @@ use crate::{
     contain::{Contained, Panicked, contain},
     observer::EndCause,
     proto::{message::DynMessage, payload::Payload},
+    transport::BoxFuture,
 };
 
 /// A handler's view of its call: the caller, the method, metadata, the deadline.
@@ -225,6 +226,42 @@ impl Reply for EndOfStream {
 
 /// A handler on its way.
 pub(in crate::server) type BoxHandler = Contained<Pin<Box<dyn Handler>>>;
+
+/// Makes the handlers of a method's calls.
+pub(in crate::server) type MakeHandler = dyn Fn() -> BoxHandler + Send + Sync;
+
+/// Returns what makes the handlers of a method of this service: `handle` makes the future of one.
+pub(in crate::server) fn maker<T, M, F, R>(
+    service: &Arc<T>,
+    handle: impl Fn(Arc<T>, Context, M) -> F + Copy + Send + Sync + 'static,
+) -> Box<MakeHandler>
+where
+    T: Send + Sync + 'static,
+    M: Message + Default + 'static,
+    F: Future<Output = Result<R, Status>> + Send + 'static,
+    R: Reply + 'static,
+{
+    let service = service.clone();
+    Box::new(move || {
+        let service = service.clone();
+        boxed(move |ctx, request| handle(service, ctx, request))
+    })
+}
+
+/// Returns what makes the handlers of a unary method, of which this function makes the futures.
+pub(in crate::server) fn unary_maker<T, M, R>(
+    service: &Arc<T>,
+    handle: for<'a> fn(&'a T, &'a Context, M) -> BoxFuture<'a, Result<R, Status>>,
+) -> Box<MakeHandler>
+where
+    T: Send + Sync + 'static,
+    M: Message + Default + 'static,
+    R: Reply + 'static,
+{
+    maker(service, move |service: Arc<T>, ctx, request| async move {
+        handle(&service, &ctx, request).await
+    })
+}
 
 /// Boxes the handler of a call: `make` makes its future.
 pub(in crate::server) fn boxed<M, F, R>(

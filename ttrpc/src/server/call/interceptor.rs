@@ -1,24 +1,19 @@
 //! Interceptors: what runs around calls before their handlers.
 
-use std::{
-    fmt,
-    future::poll_fn,
-    sync::Arc,
-    task::{self, Poll, ready},
-};
+use std::{fmt, future::poll_fn, sync::Arc};
 
 use async_trait::async_trait;
 
 use crate::server::call::{
     handler::{BoxHandler, Context, Reply, boxed, decode},
+    reasons::Refusal,
     state::Call,
 };
 use crate::{
     Raw, Status,
-    contain::{Contained, contain},
+    contain::Contained,
     observer::EndCause,
     proto::{message::DynMessage, payload::Payload},
-    trace,
     transport::BoxFuture,
 };
 
@@ -126,10 +121,7 @@ impl Next<'_> {
     pub async fn run(self, ctx: &mut Context) -> Result<(), Status> {
         match self.rest.split_first() {
             Some((first, rest)) => (***first).intercept(ctx, Next { rest, ..self }).await,
-            None => {
-                let running = Running(self.handler);
-                poll_fn(|cx| running.0.poll(ctx, cx)).await
-            }
+            None => self.handler.run(ctx).await,
         }
     }
 }
@@ -142,59 +134,39 @@ impl fmt::Debug for Next<'_> {
 
 /// A handler that begins when the interceptors let it.
 struct InnerHandler {
-    handler: BoxHandler,
+    /// `None` once it has begun: it is dropped with the future that runs it.
+    handler: Option<BoxHandler>,
+    /// The handler again, when it has replied.
+    replied: Option<BoxHandler>,
     /// Its request comes through the call's inbox.
     is_stream: bool,
     request: Raw,
-    has_begun: bool,
-    has_replied: bool,
 }
 
 impl InnerHandler {
-    /// Polls it. When it begins, it sees the metadata of this context.
-    fn poll(&mut self, ctx: &Context, cx: &mut task::Context<'_>) -> Poll<Result<(), Status>> {
-        if !self.has_begun {
-            check_time(ctx.call())?;
-            self.has_begun = true;
+    /// Runs it. It sees the metadata of this context.
+    async fn run(&mut self, ctx: &Context) -> Result<(), Status> {
+        let begun = self.begin(ctx.call());
+        let mut handler = begun.map_err(|Refusal { cause, status }| {
+            ctx.set_failure_cause(cause);
+            status
+        })?;
+        poll_fn(|cx| handler.as_mut().poll(ctx, cx)).await?;
+        self.replied = Some(handler);
+        Ok(())
+    }
+
+    /// An interceptor may go on for its grace when the call is over, and may have shortened the deadline: neither has a
+    /// handler begin too late.
+    fn begin(&mut self, call: &Call) -> Result<BoxHandler, Refusal> {
+        call.check_time()?;
+        let mut handler = self.handler.take().expect("`Next` runs it once");
+        if !self.is_stream {
             let Raw(request) = &self.request;
-            if !self.is_stream
-                && let Err(refusal) = decode(&mut self.handler, Payload::shared(request, request))
-            {
-                ctx.set_failure_cause(refusal.cause);
-                return Poll::Ready(Err(refusal.status));
-            }
+            decode(&mut handler, Payload::shared(request, request))?;
         }
-        ready!(self.handler.as_mut().poll(ctx, cx))?;
-        self.has_replied = true;
-        Poll::Ready(Ok(()))
+        Ok(handler)
     }
-}
-
-/// A handler that has begun. Dropped, it drops what the handler holds, but not its reply.
-struct Running<'a>(&'a mut InnerHandler);
-
-impl Drop for Running<'_> {
-    fn drop(&mut self) {
-        if !self.0.has_replied && contain(|| self.0.handler.as_mut().clear()).is_err() {
-            trace::warn!("a handler panicked while it was dropped");
-        }
-    }
-}
-
-/// An interceptor may go on for its grace when the call is over, and may have shortened the deadline: neither
-/// has a handler begin too late.
-///
-/// # Errors
-/// CANCELLED, DEADLINE_EXCEEDED.
-fn check_time(call: &Call) -> Result<(), Status> {
-    if call.end.is_over() {
-        return Err(Status::cancelled("the call is over"));
-    }
-    if call.is_too_late() {
-        call.end.set_failure_cause(EndCause::DeadlineHere);
-        return Err(Status::deadline_exceeded("the call's deadline passed before it was started"));
-    }
-    Ok(())
 }
 
 /// The reply of a handler after its interceptors.
@@ -207,18 +179,16 @@ impl Reply for BoxHandler {
 /// Puts a handler behind its interceptors.
 pub(super) fn intercepted(handler: BoxHandler, chain: Chain, is_stream: bool) -> BoxHandler {
     boxed(move |mut ctx: Context, request: Raw| async move {
-        let (has_begun, has_replied) = (false, false);
-        let mut inner = InnerHandler { handler, is_stream, request, has_begun, has_replied };
+        let (handler, replied) = (Some(handler), None);
+        let mut inner = InnerHandler { handler, replied, is_stream, request };
         let (first, rest) = chain.split_first().expect("a chain has interceptors");
         let result = first.intercept(&mut ctx, Next { rest, handler: &mut inner }).await;
         // A status to follow is an interceptor's.
-        if !inner.has_begun {
+        if inner.handler.is_some() {
             ctx.set_failure_cause(EndCause::Refused);
         }
         result?;
-        match inner.has_replied {
-            true => Ok(inner.handler),
-            false => Err(Status::internal("an interceptor has ended the call without a reply")),
-        }
+        let no_reply = || Status::internal("an interceptor has ended the call without a reply");
+        inner.replied.ok_or_else(no_reply)
     })
 }

@@ -5,7 +5,7 @@ use tokio::time::Instant;
 use crate::server::{
     FailedConnection,
     call::{reasons::EndReason, shared::Connection},
-    service::routes::Target,
+    service::services::Target,
 };
 use crate::{
     Extensions, Metadata, Status,
@@ -92,7 +92,7 @@ impl Connection {
             service,
             method,
             is_known: target.is_some(),
-            method_id: target.and_then(Target::method_id),
+            method_id: target.as_ref().and_then(Target::method_id),
             is_stream: flags.open_a_stream(),
             metadata: &metadata,
             started: arrived,

@@ -5,6 +5,7 @@ use std::{io, time::Duration};
 use crate::{
     Status,
     observer::{CallOutcome, ConnectionEndCause, EndCause},
+    proto::message::Malformed,
 };
 
 /// Why a frame's stream is refused, or ends.
@@ -25,8 +26,33 @@ impl Refusal {
         Refusal { cause: EndCause::ProtocolViolation, status: Status::invalid_argument(message) }
     }
 
+    /// The call is over: nobody hears of this.
+    pub(in crate::server) fn over() -> Self {
+        Refusal { cause: EndCause::PeerGone, status: Status::cancelled("the call is over") }
+    }
+
+    /// The call's deadline has passed: DEADLINE_EXCEEDED.
+    pub(in crate::server) fn too_late(message: &str) -> Self {
+        Refusal { cause: EndCause::DeadlineHere, status: Status::deadline_exceeded(message) }
+    }
+
+    /// The call's deadline has passed before its handler began.
+    pub(in crate::server) fn late_start() -> Self {
+        Refusal::too_late("the call's deadline passed before it was started")
+    }
+
     pub(in crate::server) fn outcome(&self) -> CallOutcome<'_> {
         CallOutcome { cause: self.cause, status: Some(&self.status) }
+    }
+}
+
+/// A Request is malformed, or has more metadata than it may have.
+impl From<Malformed> for Refusal {
+    fn from(error: Malformed) -> Self {
+        match error {
+            Malformed::TooManyPairs(_) => Refusal::limit(error.to_string()),
+            error => Refusal::violation(format!("the Request is malformed: {error}")),
+        }
     }
 }
 

@@ -10,10 +10,7 @@
 //! nobody out, and a limit of the server may be exceeded by one such call and one such message per
 //! connection. Such calls are counted apart: else they would keep those out who wait in the queue.
 
-use std::{
-    sync::{Arc, OnceLock},
-    time::Duration,
-};
+use std::sync::{Arc, OnceLock};
 
 use tokio::time::Instant;
 
@@ -42,7 +39,7 @@ use crate::{
         },
         queue::{PushDecision, PushPermit, Pushed, Queue},
         registry::{CallInfo, Registry},
-        stall::{Condition, StallBudget},
+        stall::StallBudget,
     },
 };
 
@@ -57,10 +54,8 @@ pub(in crate::server) struct RareLimits {
     pub(super) inboxes: Limiter,
     /// Counts the bytes of replies that wait for capacity in the queue.
     pub(in crate::server) replies: Limiter,
-    /// The one handler that goes on beside that limit.
-    pub(super) next_resume: Limiter,
-    /// The one handler that begins, of those that found the queue full when their tasks started.
-    pub(super) next_start: Limiter,
+    /// The one handler that goes on beside that limit, or begins after it has found the queue full.
+    pub(super) next: Limiter,
     pub(in crate::server) patience: StallBudget,
 }
 
@@ -119,8 +114,7 @@ impl Connection {
             Box::new(RareLimits {
                 inboxes: Limiter::new(Load::one(config.inbox_bytes_per_connection), AnyLast),
                 replies: Limiter::new(Load::one(config.reply_bytes_per_connection), OnlyWhenEmpty),
-                next_resume: Limiter::new(Load::one(1), AnyLast),
-                next_start: Limiter::new(Load::one(1), AnyLast),
+                next: Limiter::new(Load::one(1), AnyLast),
                 patience: StallBudget::new(config.stall_timeout),
             })
         })
@@ -137,7 +131,7 @@ impl Connection {
     }
 
     /// Returns whether pending replies have reached the connection's limit, or the server's while this connection has
-    /// some pending. The permits of handlers count, since these may be about to reply; those that wait for one do not.
+    /// some pending.
     fn has_too_many_replies(&self) -> bool {
         self.limits.get().is_some_and(|limits| {
             let (waiting, limit) = (limits.replies.load().cost, limits.replies.limit().cost);
@@ -238,7 +232,8 @@ const SHORT_CALL: usize = 4 << 10;
 
 /// A connection's limiter, and those that it shares with all others.
 #[derive(Clone, Copy)]
-struct Limits<'a> {
+pub(in crate::server) struct Limits<'a> {
+    connection: &'a Connection,
     own: &'a Limiter,
     all: &'a Limiter,
     /// Counts what passed the server's limit as all that its connection held.
@@ -259,7 +254,8 @@ impl<'a> Limits<'a> {
         load.cost <= self.reserve
     }
 
-    fn try_acquire(&self, load: Load) -> Option<AdmittedLoad> {
+    /// Admits a load if it need not wait.
+    pub(in crate::server) fn try_acquire(&self, load: Load) -> Option<AdmittedLoad> {
         let own = self.own.try_acquire(load)?;
         let is_reserved = match self.all.try_acquire(load) {
             Some(all) => {
@@ -276,15 +272,14 @@ impl<'a> Limits<'a> {
         Some(AdmittedLoad { load, is_reserved })
     }
 
-    /// Waits while something is released. `None` after `stall_timeout` without that.
-    async fn acquire(
-        &self,
-        load: Load,
-        stall_timeout: Duration,
-        is_paused: Condition<'a, bool>,
-    ) -> Option<AdmittedLoad> {
-        let own = self.own.acquire_while_moving(load, stall_timeout, is_paused).await?;
-        let stall = |limiter: &'a Limiter| limiter.stall(stall_timeout, is_paused);
+    /// Admits a load, waiting while others are released; `None` after `stall_timeout` without that. Time during which the
+    /// client does not read what it is sent does not count against handlers.
+    pub(in crate::server) async fn acquire(&self, load: Load) -> Option<AdmittedLoad> {
+        let _held_up = self.connection.stall(ReceiverWait::Admission);
+        let is_paused = self.connection.queue.is_stuck();
+        let stall_timeout = self.connection.server.config.stall_timeout;
+        let own = self.own.acquire_while_moving(load, stall_timeout, &is_paused).await?;
+        let stall = |limiter: &'a Limiter| limiter.stall(stall_timeout, &is_paused);
         let is_reserved = tokio::select! {
             biased;
             // It is all that the connection holds.
@@ -303,55 +298,29 @@ impl<'a> Limits<'a> {
         Some(AdmittedLoad { load, is_reserved })
     }
 
-    fn release(&self, AdmittedLoad { load, is_reserved }: AdmittedLoad) {
+    /// Releases what was admitted.
+    pub(in crate::server) fn release(&self, AdmittedLoad { load, is_reserved }: AdmittedLoad) {
         self.own.release(load);
         if is_reserved { self.reserved.release(load) } else { self.all.release(load) }
     }
 }
 
 impl Connection {
-    fn call_limits(&self) -> Limits<'_> {
+    pub(in crate::server) fn call_limits(&self) -> Limits<'_> {
         let (all, reserved) = (&self.server.calls, &self.server.reserved_calls);
-        Limits { own: &self.calls, all, reserved, reserve: SHORT_CALL }
+        Limits { connection: self, own: &self.calls, all, reserved, reserve: SHORT_CALL }
     }
 
-    /// Messages are not counted apart: handlers take them in portions of any size.
-    fn inbox_limits(&self) -> Limits<'_> {
-        let all = &self.server.inboxes;
-        Limits { own: &self.limits().inboxes, all, reserved: all, reserve: usize::MAX }
-    }
-
-    /// Admits a call if it need not wait.
-    pub(in crate::server) fn try_admit_call(&self, load: Load) -> Option<AdmittedLoad> {
-        self.call_limits().try_acquire(load)
-    }
-
-    /// Admits a call, waiting for others to end. `None` if none does.
-    pub(in crate::server) async fn admit_call(&self, load: Load) -> Option<AdmittedLoad> {
-        self.admit(self.call_limits(), load).await
-    }
-
-    /// Releases the load of a call that was admitted.
-    pub(in crate::server) fn release_call(&self, admitted: AdmittedLoad) {
-        self.call_limits().release(admitted);
+    /// Those of messages in inboxes. None is counted apart: handlers take them in portions of any size.
+    pub(in crate::server) fn inbox_limits(&self) -> Limits<'_> {
+        let (own, all) = (&self.limits().inboxes, &self.server.inboxes);
+        Limits { connection: self, own, all, reserved: all, reserve: usize::MAX }
     }
 
     /// Returns whether the number of calls, not their bytes, has reached its limit.
     pub(in crate::server) fn is_full_of_calls(&self) -> bool {
         let is_full = |limiter: &Limiter| limiter.load().count >= limiter.limit().count;
         [&self.calls, &self.server.calls].into_iter().any(is_full)
-    }
-
-    /// Admits a message of this cost to an inbox if it need not wait.
-    pub(in crate::server) fn try_admit_message(&self, cost: usize) -> bool {
-        self.inbox_limits().try_acquire(Load::cost(cost)).is_some()
-    }
-
-    /// Admits a message of this cost to an inbox, waiting for handlers to take others. Returns whether
-    /// they do.
-    pub(in crate::server) async fn admit_message(&self, cost: usize) -> bool {
-        self.try_admit_message(cost)
-            || self.admit(self.inbox_limits(), Load::cost(cost)).await.is_some()
     }
 
     /// Counts a message that came with its Request, which has been admitted.
@@ -366,13 +335,6 @@ impl Connection {
             let load = Load::cost(cost);
             self.inbox_limits().release(AdmittedLoad { load, is_reserved: false });
         }
-    }
-
-    /// Time during which the client does not read what it is sent does not count against handlers.
-    async fn admit(&self, limits: Limits<'_>, load: Load) -> Option<AdmittedLoad> {
-        let _held_up = self.stall(ReceiverWait::Admission);
-        let is_paused = self.queue.is_stuck();
-        limits.acquire(load, self.server.config.stall_timeout, &is_paused).await
     }
 }
 
@@ -409,11 +371,14 @@ mod tests {
         let (server, connection) = idle_connection(ServerConfig::default().max_calls(1));
         // That of another connection.
         connection.server.calls.force(Load::one(1));
-        assert!(connection.try_admit_call(Load::one(SHORT_CALL + 1)).is_none());
-        let permit = connection.try_admit_call(Load::one(SHORT_CALL)).expect("it is the only one");
-        assert!(connection.try_admit_call(Load::one(1)).is_none());
+        assert!(connection.call_limits().try_acquire(Load::one(SHORT_CALL + 1)).is_none());
+        let permit = connection
+            .call_limits()
+            .try_acquire(Load::one(SHORT_CALL))
+            .expect("it is the only one");
+        assert!(connection.call_limits().try_acquire(Load::one(1)).is_none());
         assert_eq!(connection.server.call_load(), Load { count: 2, cost: SHORT_CALL + 1 });
-        connection.release_call(permit);
+        connection.call_limits().release(permit);
         assert_eq!(connection.server.call_load(), Load::one(1));
         drop(server);
     }
@@ -425,14 +390,15 @@ mod tests {
         let calls = &connection.server.calls;
         // That of another connection.
         calls.force(Load::one(1));
-        let first = connection.try_admit_call(Load::one(1)).expect("it is the only one");
-        let mut second = pin!(connection.admit_call(Load::one(1)));
+        let first = connection.call_limits().try_acquire(Load::one(1)).expect("it is the only one");
+        let second_limits = connection.call_limits();
+        let mut second = pin!(second_limits.acquire(Load::one(1)));
         assert!(second.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
-        connection.release_call(first);
+        connection.call_limits().release(first);
         let second = second.await.expect("it is the only one now");
         assert_eq!(calls.load(), Load::one(1));
         assert_eq!(connection.server.call_load(), Load { count: 2, cost: 2 });
-        connection.release_call(second);
+        connection.call_limits().release(second);
         assert_eq!(connection.server.call_load(), Load::one(1));
     }
 
@@ -440,10 +406,11 @@ mod tests {
     async fn messages_are_admitted_at_once_up_to_the_limit_and_counted_until_they_are_taken() {
         let config = ServerConfig { inbox_bytes_per_connection: 100, ..ServerConfig::default() };
         let (_server, connection) = idle_connection(config);
-        assert!(connection.try_admit_message(100));
-        assert!(!connection.try_admit_message(1));
+        let admits = |cost| connection.inbox_limits().try_acquire(Load::cost(cost)).is_some();
+        assert!(admits(100));
+        assert!(!admits(1));
         connection.release_messages(100);
-        assert!(connection.try_admit_message(1));
+        assert!(admits(1));
         assert_eq!(connection.server.inboxes.load(), Load::cost(1));
     }
 }

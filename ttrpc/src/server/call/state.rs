@@ -28,11 +28,10 @@ use tokio_util::sync::CancellationToken;
 use crate::server::call::{
     handler::BoxHandler,
     reasons::Refusal,
-    replies::WaitingReply,
     shared::{AdmittedLoad, Connection, ReplyPermit, encode_failure},
 };
 use crate::{
-    Code, Extensions, Metadata, Name, Raw, Status,
+    Code, Extensions, Metadata, Name, Status,
     contain::contain,
     observer::{self, CallOutcome, CallStats, Direction, EndCause, MessageInfo, Side},
     proto::{
@@ -52,18 +51,18 @@ use crate::{
     },
 };
 
-/// The last frame of a call, as its handler ends it. A reply is not encoded while it waits for capacity.
-pub(super) enum LastFrame {
-    /// The handler's reply, or the end of its stream of replies.
-    Reply,
-    /// A failure, and the data of its Response.
-    Failure(Box<(Refusal, Raw)>),
+/// A last frame that waits for capacity, and is not encoded meanwhile: the handler's reply, or the end of its stream of
+/// replies, unless the call ends with a failure.
+pub(super) struct Unsent {
+    pub(super) failure: Option<Refusal>,
+    /// The length of the frame.
+    pub(super) len: usize,
 }
 
-impl LastFrame {
-    fn failure(failure: Refusal) -> Self {
-        let data = encode_failure(&failure.status);
-        LastFrame::Failure(Box::new((failure, data)))
+impl Unsent {
+    pub(super) fn failure(failure: Refusal) -> Self {
+        let len = HEADER_LEN + encode_failure(&failure.status).0.len();
+        Unsent { failure: Some(failure), len }
     }
 }
 
@@ -90,6 +89,8 @@ pub(in crate::server) struct CallHead {
     /// The Request's flags, and the length of its data.
     pub(in crate::server) flags: Flags,
     pub(in crate::server) data_len: usize,
+    /// Frames had arrived after the Request: the reply may not be the only one to be written.
+    pub(in crate::server) more_to_come: bool,
     pub(in crate::server) service: Name,
     pub(in crate::server) method: Name,
     /// The payload is a message.
@@ -119,17 +120,8 @@ struct EndState {
     is_graceful: bool,
     /// The cause to report if the handler fails, where it is not the handler's own.
     failure_cause: Option<EndCause>,
-    /// Waits of each [`HandlerWait`].
-    waits: [u32; 2],
-}
-
-/// A wait of a call's handler inside of the library.
-#[derive(Clone, Copy, Debug)]
-pub(in crate::server) enum HandlerWait {
-    /// For capacity for a reply, or to be polled again.
-    Capacity,
-    /// Of a handler without `async`, for a thread.
-    Permit,
+    /// Waits of the handler inside of the library: for capacity for a reply, to be polled again, for a thread.
+    waits: u32,
 }
 
 impl CallEnd {
@@ -180,28 +172,25 @@ impl CallEnd {
         lock(&self.state).failure_cause.get_or_insert(cause);
     }
 
-    /// Counts a wait until the result is dropped.
-    pub(in crate::server) fn enter(&self, wait: HandlerWait) -> HandlerWaits<'_> {
-        lock(&self.state).waits[wait as usize] += 1;
-        HandlerWaits(self, wait)
+    /// Counts a wait of the handler until the result is dropped.
+    pub(in crate::server) fn wait(&self) -> HandlerWait<'_> {
+        lock(&self.state).waits += 1;
+        HandlerWait(self)
     }
 
-    pub(in crate::server) fn waits_for_capacity(&self) -> bool {
-        lock(&self.state).waits[HandlerWait::Capacity as usize] > 0
-    }
-
+    /// Returns whether the handler waits inside of the library.
     pub(in crate::server) fn has_waits(&self) -> bool {
-        lock(&self.state).waits != [0, 0]
+        lock(&self.state).waits > 0
     }
 }
 
 /// A handler waits until this is dropped.
 #[derive(Debug)]
-pub(in crate::server) struct HandlerWaits<'a>(&'a CallEnd, HandlerWait);
+pub(in crate::server) struct HandlerWait<'a>(&'a CallEnd);
 
-impl Drop for HandlerWaits<'_> {
+impl Drop for HandlerWait<'_> {
     fn drop(&mut self) {
-        lock(&self.0.state).waits[self.1 as usize] -= 1;
+        lock(&self.0.state).waits -= 1;
     }
 }
 
@@ -236,9 +225,20 @@ impl Call {
         self.head.deadline.into_iter().chain(shortened).min()
     }
 
-    /// Returns whether the call's deadline has passed.
-    pub(in crate::server) fn is_too_late(&self) -> bool {
+    fn is_too_late(&self) -> bool {
         self.deadline().is_some_and(|deadline| deadline <= Instant::now())
+    }
+
+    /// Checks whether a handler may begin.
+    ///
+    /// # Errors
+    /// The failure of a call that is over, or whose deadline has passed.
+    pub(in crate::server) fn check_time(&self) -> Result<(), Refusal> {
+        match self.end.is_over() {
+            true => Err(Refusal::over()),
+            false if self.is_too_late() => Err(Refusal::late_start()),
+            false => Ok(()),
+        }
     }
 
     /// The inbox of a call whose method streams requests.
@@ -283,84 +283,66 @@ impl Call {
     }
 
     /// Ends the call with what its handler returns: a reply, the end of a stream of replies, or a status. Returns the frame
-    /// and its length if it has to wait for capacity.
+    /// if it has to wait for capacity.
     pub(super) fn respond(
         &self,
         result: Result<(), Status>,
         handler: &BoxHandler,
-    ) -> Option<(LastFrame, usize)> {
-        let last = match result {
-            Ok(()) => LastFrame::Reply,
-            Err(status) => {
-                let failure = Refusal { cause: self.failure(&status), status };
-                if !self.connection.answers(failure.cause) {
-                    self.take_end(failure.outcome());
-                    return None;
-                }
-                LastFrame::failure(failure)
+    ) -> Option<Unsent> {
+        let failure = result.err().map(|status| Refusal { cause: self.failure(&status), status });
+        match failure {
+            Some(failure) if !self.connection.answers(failure.cause) => {
+                self.take_end(failure.outcome());
+                None
             }
-        };
-        self.send_last(last, handler, None)
-    }
-
-    /// Waits for capacity for a last frame of this length, and ends the call with it. A reply that may not wait is dropped,
-    /// and a status takes its place.
-    pub(super) async fn respond_in_turn(
-        &self,
-        (mut last, len): (LastFrame, usize),
-        handler: &mut BoxHandler,
-    ) {
-        let waiting = WaitingReply::new(self, len).unwrap_or_else(|status| {
-            handler.as_mut().clear();
-            let len = HEADER_LEN + encode_failure(&status).0.len();
-            last = LastFrame::failure(Refusal { cause: EndCause::Limit, status });
-            WaitingReply::of_any_length(self, len)
-        });
-        let observed = self.stats.as_ref().map(CallStats::wait_for_capacity);
-        let permit = waiting.permit().await;
-        drop(observed);
-        if let Ok(permit) = permit {
-            self.send_last(last, handler, Some(permit));
+            failure => self.send_last(failure, handler, None),
         }
     }
 
-    /// Ends the call with this frame, with its permit or with the capacity that there is. Returns it with its length if it has
-    /// to wait.
-    fn send_last(
+    /// Ends the call with its handler's reply, or with a failure, with a permit or with the capacity that there is. Returns
+    /// the frame if it has to wait.
+    pub(super) fn send_last(
         &self,
-        last: LastFrame,
+        failure: Option<Refusal>,
         handler: &BoxHandler,
         permit: Option<ReplyPermit<'_>>,
-    ) -> Option<(LastFrame, usize)> {
-        let (frame_type, flags) = (FrameType::Response, Flags::NONE);
-        let (frame_type, flags, data, outcome) = match &last {
-            LastFrame::Failure(failure) => {
-                (frame_type, flags, DynData::of_message(&failure.1), failure.0.outcome())
-            }
-            LastFrame::Reply => {
-                let (frame_type, flags, data) = match handler.as_ref().reply() {
-                    Some(reply) => (frame_type, flags, DynData::of_response(reply)),
-                    None => (FrameType::Data, Flags::END, DynData::of_message(&())),
-                };
-                (frame_type, flags, data, CallOutcome::REPLIED)
+    ) -> Option<Unsent> {
+        let (mut frame_type, mut flags) = (FrameType::Response, Flags::NONE);
+        let status = failure.as_ref().map(|failure| encode_failure(&failure.status));
+        let data = match (&status, handler.as_ref().reply()) {
+            (Some(status), _) => DynData::of_message(status),
+            (None, Some(reply)) => DynData::of_response(reply),
+            (None, None) => {
+                (frame_type, flags) = (FrameType::Data, Flags::END);
+                DynData::of_message(&())
             }
         };
-        let frame = match Frame::new(frame_type, flags, self.head.stream_id, data) {
+        let id = self.head.stream_id;
+        let frame = match Frame::new(frame_type, flags, id, data) {
             Ok(frame) => frame,
             // The reply is too long.
             Err(status) => {
-                let failure = LastFrame::failure(Refusal { cause: EndCause::Limit, status });
-                return self.send_last(failure, handler, permit);
+                let failure = Refusal { cause: EndCause::Limit, status };
+                return self.send_last(Some(failure), handler, permit);
             }
         };
         let len = frame.len();
-        let is_reply = outcome.status.is_none() && frame_type == FrameType::Response;
-        match self.connection.push(&frame, permit, self.claim_end()) {
-            Pushed::Queued(_) => self.ended(outcome, is_reply.then_some(len)),
-            Pushed::Refused => {}
-            Pushed::Full => return Some((last, len)),
+        let claim_end = |table: &mut ServerTable<Arc<Call>>| {
+            table.remove(id)?;
+            // No other call is open, or about to be, that could reply.
+            let is_only = table.is_empty() && !self.head.more_to_come;
+            Some(PushDecision { stream_id: id, is_only })
+        };
+        match self.connection.push(&frame, permit, claim_end) {
+            Pushed::Queued(_) => {
+                let is_reply = status.is_none() && frame_type == FrameType::Response;
+                let outcome = failure.as_ref().map_or(CallOutcome::REPLIED, Refusal::outcome);
+                self.ended(outcome, is_reply.then_some(len));
+                None
+            }
+            Pushed::Refused => None,
+            Pushed::Full => Some(Unsent { failure, len }),
         }
-        None
     }
 
     /// Why the call fails with this status. A handler, or an interceptor, whose own calls end with the deadline that
@@ -455,17 +437,6 @@ impl Call {
             extensions: &self.extensions,
         }
     }
-
-    /// Takes the right to end the call, in the step in which its last frame is pushed.
-    fn claim_end(&self) -> impl FnOnce(&mut ServerTable<Arc<Call>>) -> Option<PushDecision> {
-        let id = self.head.stream_id;
-        // No other call is open, or about to be, that could reply.
-        move |table| {
-            table.remove(id)?;
-            let is_only = table.is_empty() && !self.connection.starts.more_to_come();
-            Some(PushDecision { stream_id: id, is_only })
-        }
-    }
 }
 
 impl Drop for Call {
@@ -558,9 +529,11 @@ mod tests {
         let mut sender = pin!(sender.run());
         poll_sender(&mut sender).await;
         for (stream_id, more_to_come, sent) in [(1, true, &[][..]), (3, false, &[1, 3])] {
-            let owner = CallOwner::new(unary_call(connection.clone(), stream_id));
+            let mut call = unary_call(connection.clone(), stream_id);
+            Arc::get_mut(&mut call).expect("nobody has it yet").head.more_to_come = more_to_come;
             let (handler, payload) = (replies(), Payload::borrowed(&[]));
-            owner.start(handler, Kind::Unary, None, payload, more_to_come).expect("it decodes");
+            let owner = CallOwner::new(call);
+            owner.start(handler, Kind::Unary, None, payload, false).expect("it decodes");
             assert_eq!(socket.stream_ids(), sent);
             poll_sender(&mut sender).await;
         }

@@ -10,7 +10,7 @@
 use std::{
     future::{Future, poll_fn},
     mem,
-    pin::{Pin, pin},
+    pin::pin,
     sync::Arc,
     task::{self, Poll, Waker, ready},
 };
@@ -19,27 +19,27 @@ use bytes::Buf;
 use tokio::{
     runtime::{Handle, RuntimeFlavor},
     task::coop::unconstrained,
-    time::{sleep, sleep_until},
+    time::{Instant, sleep, sleep_until},
 };
 
 use crate::server::call::{
     handler::{BoxHandler, Context, decode},
     interceptor::{Chain, intercepted},
     reasons::Refusal,
-    replies::{try_resume, wait_to_resume, wait_to_start},
-    state::{Call, LastFrame},
+    replies::{WaitingReply, may_resume, wait_for_permit},
+    state::{Call, Unsent},
 };
 use crate::{
     Status,
-    contain::contain,
-    observer::EndCause,
+    contain::{Panicked, contain},
+    observer::{CallStats, EndCause},
     proto::{frame::Flags, payload::Payload, stream::Kind},
     sync::{
-        atomic::{AtomicBool, AtomicU32, Ordering::Relaxed},
+        atomic::{AtomicU32, Ordering::Relaxed},
         spawn,
     },
     trace,
-    transport::{BoxFuture, messages::message_cost},
+    transport::messages::message_cost,
 };
 
 /// Calls that may be opened before the first of them starts: few enough that they are in the cache when they do. With 32 of
@@ -65,21 +65,14 @@ pub(in crate::server) struct Starts {
     batch: AtomicU32,
     /// Calls whose tasks have been spawned and have not started.
     unstarted: AtomicU32,
-    /// Frames have arrived after the last call's Request: its reply is not the only one to be written.
-    more_to_come: AtomicBool,
 }
 
 impl Starts {
     pub(in crate::server) fn new() -> Self {
         let is_one_thread = Handle::try_current()
             .is_ok_and(|runtime| runtime.runtime_flavor() == RuntimeFlavor::CurrentThread);
-        let (inline, batch, unstarted, more_to_come) = Default::default();
-        Starts { is_one_thread, inline, batch, unstarted, more_to_come }
-    }
-
-    /// Returns whether calls are about to be opened, whose replies may follow.
-    pub(super) fn more_to_come(&self) -> bool {
-        self.more_to_come.load(Relaxed)
+        let (inline, batch, unstarted) = Default::default();
+        Starts { is_one_thread, inline, batch, unstarted }
     }
 
     /// Returns whether the receiver gives way before it acts on another frame.
@@ -100,8 +93,7 @@ impl Starts {
     }
 
     /// Counts a call that is about to start. Returns whether the receiver makes its first step.
-    fn count(&self, more_to_come: bool) -> bool {
-        self.more_to_come.store(more_to_come, Relaxed);
+    fn count(&self) -> bool {
         let is_inline = self.is_one_thread && self.inline.load(Relaxed) < MAX_INLINE;
         if is_inline {
             self.inline.fetch_add(1, Relaxed);
@@ -143,7 +135,7 @@ impl CallOwner {
 
     /// Opens the stream, and starts the handler of a method of this kind with what it decodes of the payload; or its
     /// interceptors, after which it is decoded. A stream takes the payload as its first message: an empty one only if
-    /// the method needs one.
+    /// the method needs one. Of a call that has not waited to be admitted, the receiver has just seen that it may begin.
     ///
     /// # Errors
     /// The refusal of a payload that does not decode, for a call without interceptors.
@@ -153,7 +145,7 @@ impl CallOwner {
         kind: Kind,
         chain: Option<&Chain>,
         payload: Payload<'_>,
-        more_to_come: bool,
+        has_waited: bool,
     ) -> Result<(), Refusal> {
         let call = self.ctx.call();
         let connection = &call.connection;
@@ -173,18 +165,29 @@ impl CallOwner {
             decode(&mut handler, payload)?;
         }
         call.begun();
-        let (is_inline, span) = (connection.starts.count(more_to_come), call.span.clone());
+        let (is_inline, span) = (connection.starts.count(), call.span.clone());
         // A call may end as soon as it has its task.
         connection.queue.streams(|table| table.open(id, flags, call.clone()));
         self.is_unstarted = !is_inline;
-        let mut task = CallTask::New(handler, self);
-        if !span.is_none() {
-            task = CallTask::GoesOn(span.instrument(Box::pin(task)));
+        let mut task = CallTask { handler, owner: self };
+        if !is_inline {
+            match span.is_none() {
+                true => spawn(task.run()),
+                false => spawn(span.instrument(Box::pin(task.run()))),
+            };
+            return Ok(());
         }
         let mut cx = task::Context::from_waker(Waker::noop());
-        // A first step that does not end the call leaves the rest to a task, which polls it again.
-        if !is_inline || Pin::new(&mut task).poll(&mut cx).is_pending() {
-            spawn(task);
+        let first = span.in_scope(|| match has_waited {
+            true => task.first_step(&mut cx),
+            false => Some(poll_handler(&task.owner.ctx, &mut task.handler, &mut cx)),
+        });
+        if !matches!(first, Some(Poll::Ready(Ok(None)))) {
+            // What it waits for counts before the next frame is acted on. Its task polls it again.
+            let mut rest = span.instrument(Box::pin(task.go_on(first)));
+            if rest.as_mut().poll(&mut cx).is_pending() {
+                spawn(rest);
+            }
         }
         Ok(())
     }
@@ -202,7 +205,7 @@ impl Drop for CallOwner {
     fn drop(&mut self) {
         self.started();
         let call = self.ctx.call();
-        call.connection.release_call(call.load);
+        call.connection.call_limits().release(call.load);
         call.end.fire();
         if let Some(inbox) = &call.inbox {
             inbox.end(Err(Status::cancelled("the call is over")), false);
@@ -210,199 +213,165 @@ impl Drop for CallOwner {
     }
 }
 
-/// Runs a call to its end. Its handler is dropped before it stops counting.
-enum CallTask {
-    New(BoxHandler, CallOwner),
-    GoesOn(BoxFuture<'static, ()>),
-    Ended,
+/// The end of a handler that is polled no more: it has ended its call, or what ends it waits for capacity, or the call
+/// ends with a failure that is not the handler's.
+type Step = Result<Option<Unsent>, Refusal>;
+
+/// A call from its start to its end. Its handler is dropped, with its reply, before the call stops counting.
+struct CallTask {
+    handler: BoxHandler,
+    owner: CallOwner,
 }
 
-impl Future for CallTask {
-    type Output = ();
+impl CallTask {
+    /// Polls the handler for the first time. `None` if the queue is full, so that it may not begin: calls that were
+    /// spawned earlier have filled it since this one was admitted.
+    fn first_step(&mut self, cx: &mut task::Context<'_>) -> Option<Poll<Step>> {
+        let ctx = &self.owner.ctx;
+        if ctx.call().connection.is_full() {
+            return None;
+        }
+        Some(match ctx.call().check_time() {
+            Ok(()) => poll_handler(ctx, &mut self.handler, cx),
+            Err(refusal) => Poll::Ready(Err(refusal)),
+        })
+    }
 
-    fn poll(mut self: Pin<&mut Self>, cx: &mut task::Context<'_>) -> Poll<()> {
-        if let CallTask::New(handler, owner) = &mut *self {
-            owner.started();
-            let first = first_step(&owner.ctx, handler, cx);
-            let has_ended = matches!(first, Some(Poll::Ready(Outcome::Finished)));
-            let started = mem::replace(&mut *self, CallTask::Ended);
-            // What is not taken out of it is dropped in the order of its fields, the handler with its reply first.
-            if !has_ended && let CallTask::New(handler, owner) = started {
-                *self = CallTask::GoesOn(Box::pin(go_on(owner, handler, first)));
+    /// Runs the call to its end.
+    async fn run(mut self) {
+        self.owner.started();
+        let first = poll_fn(|cx| Poll::Ready(self.first_step(cx))).await;
+        if !matches!(first, Some(Poll::Ready(Ok(None)))) {
+            Box::pin(self.go_on(first)).await;
+        }
+    }
+
+    /// Runs a handler that has not finished in its first step, until it has or the call is over.
+    async fn go_on(mut self, first: Option<Poll<Step>>) {
+        let CallTask { handler, owner } = &mut self;
+        let ended = {
+            let mut runs = pin!(run_handler(&owner.ctx, handler, first));
+            // Without a part in the task's budget: a handler that always has something to do uses that up.
+            let mut time = pin!(unconstrained(time_is_over(owner.ctx.call())));
+            poll_fn(|cx| match runs.as_mut().poll(cx) {
+                Poll::Pending => time.as_mut().poll(cx).map(Err),
+                ended => ended,
+            })
+            .await
+        };
+        if let Err(refusal) = ended {
+            self.abort(refusal).await;
+        }
+    }
+
+    /// Ends a call whose handler has not ended it, and sends the status. The handler has time to clean up if it has asked
+    /// for its token.
+    async fn abort(self, failure: Refusal) {
+        let CallTask { mut handler, owner: CallOwner { ref ctx, .. } } = self;
+        let call = ctx.call();
+        let has_grace = failure.cause != EndCause::Panicked && call.end.is_graceful();
+        let is_taken = call.take_end(failure.outcome());
+        let clean_up = async move {
+            if has_grace {
+                // The handler is polled before it is dropped, so that it sees its token. What it returns comes too late.
+                tokio::select! {
+                    biased;
+                    _ = poll_fn(|cx| poll_handler(ctx, &mut handler, cx)) => {}
+                    () = unconstrained(grace(call)) => {}
+                }
             }
-        }
-        match &mut *self {
-            CallTask::GoesOn(rest) => rest.as_mut().poll(cx),
-            CallTask::New(..) | CallTask::Ended => Poll::Ready(()),
-        }
+            drop(handler);
+        };
+        let send_status = async {
+            if is_taken {
+                call.connection.send_status(call.head.stream_id, &failure, Some(call)).await;
+            }
+        };
+        tokio::join!(clean_up, unconstrained(send_status));
     }
-}
-
-/// The reason why a handler is polled no more.
-enum Outcome {
-    Finished,
-    /// It has returned, and its last frame, of this length, waits for capacity.
-    Unsent(LastFrame, usize),
-    Panicked,
-    DeadlinePassed,
-    Cancelled,
-}
-
-/// Polls the handler for the first time. `None` if the queue is full, so that it may not begin: calls that were spawned
-/// earlier have filled it since this one was admitted.
-fn first_step(
-    ctx: &Context,
-    handler: &mut BoxHandler,
-    cx: &mut task::Context<'_>,
-) -> Option<Poll<Outcome>> {
-    let call = ctx.call();
-    if call.connection.is_full() {
-        return None;
-    }
-    Some(match ended_before_start(call) {
-        Some(outcome) => Poll::Ready(outcome),
-        None => poll_handler(ctx, handler, cx),
-    })
-}
-
-/// Returns the end of a call whose handler has not begun, if it is over.
-fn ended_before_start(call: &Call) -> Option<Outcome> {
-    if call.end.is_over() {
-        return Some(Outcome::Cancelled);
-    }
-    call.is_too_late().then_some(Outcome::DeadlinePassed)
 }
 
 /// Polls the handler of this call, and ends the call with what it returns.
-fn poll_handler(
-    ctx: &Context,
-    handler: &mut BoxHandler,
-    cx: &mut task::Context<'_>,
-) -> Poll<Outcome> {
+fn poll_handler(ctx: &Context, handler: &mut BoxHandler, cx: &mut task::Context<'_>) -> Poll<Step> {
     let polled = contain(|| {
         let result = ready!(handler.as_mut().poll(ctx, cx));
-        Poll::Ready(match ctx.call().respond(result, handler) {
-            None => Outcome::Finished,
-            Some((last, len)) => Outcome::Unsent(last, len),
-        })
+        Poll::Ready(Ok(ctx.call().respond(result, handler)))
     });
-    polled.unwrap_or(Poll::Ready(Outcome::Panicked))
+    polled.unwrap_or_else(|Panicked| Poll::Ready(Err(panicked(ctx.call()))))
 }
 
-/// Runs a handler that has not finished in its first step, until it has or the call is over.
-async fn go_on(owner: CallOwner, mut handler: BoxHandler, first: Option<Poll<Outcome>>) {
-    let outcome = {
-        let mut runs = pin!(run_handler(&owner.ctx, &mut handler, first));
-        // Without a part in the task's budget: a handler that always has something to do uses that up.
-        let mut time = pin!(unconstrained(time_is_over(owner.ctx.call())));
-        poll_fn(|cx| match runs.as_mut().poll(cx) {
-            Poll::Pending => time.as_mut().poll(cx),
-            outcome => outcome,
-        })
-        .await
-    };
-    end(&owner.ctx, handler, outcome).await;
+fn panicked(call: &Call) -> Refusal {
+    let (service, method) = (call.head.service.as_str(), call.head.method.as_str());
+    trace::warn!(service, method, "a handler panicked");
+    Refusal { cause: EndCause::Panicked, status: Status::internal("the handler panicked") }
 }
 
 /// Polls the handler whenever it has a permit, see [`replies`](super::replies), and sends its last frame.
 async fn run_handler(
     ctx: &Context,
     handler: &mut BoxHandler,
-    mut first: Option<Poll<Outcome>>,
-) -> Outcome {
+    mut first: Option<Poll<Step>>,
+) -> Step {
     let (call, mut granted) = (ctx.call(), None);
     if first.is_none() {
-        granted = Some(unconstrained(wait_to_start(call)).await);
-        if let Some(outcome) = ended_before_start(call) {
-            return outcome;
-        }
+        granted = Some(unconstrained(wait_for_permit(call, false)).await);
+        call.check_time()?;
     }
-    let (outcome, mut permit) = loop {
-        let step = poll_fn(|cx| {
+    let step = loop {
+        let polled = poll_fn(|cx| {
             // It may have been polled just now.
-            let (polled, permit) = match first.take() {
-                Some(polled) => (polled, None),
-                None => match granted.take().or_else(|| try_resume(call)) {
-                    Some(permit) => (poll_handler(ctx, handler, cx), permit),
-                    None => return Poll::Ready(None),
-                },
-            };
-            polled.map(|outcome| Some((outcome, permit)))
+            if let Some(polled) = first.take() {
+                return polled.map(Some);
+            }
+            if granted.is_none() && !may_resume(call) {
+                return Poll::Ready(None);
+            }
+            let polled = poll_handler(ctx, handler, cx).map(Some);
+            if polled.is_pending() {
+                granted = None;
+            }
+            polled
         });
-        match step.await {
-            Some(ended) => break ended,
-            None => granted = Some(unconstrained(wait_to_resume(call)).await),
+        match polled.await {
+            Some(step) => break step,
+            None => granted = Some(unconstrained(wait_for_permit(call, true)).await),
         }
     };
-    let Outcome::Unsent(last, len) = outcome else { return outcome };
-    let mut sends: BoxFuture<'_, ()> = Box::pin(call.respond_in_turn((last, len), handler));
-    poll_fn(|cx| {
-        let polled = contain(|| sends.as_mut().poll(cx));
-        // The frame that waits counts from its first poll on, and the handler's permit until then.
-        permit = None;
-        polled.map_or(Poll::Ready(Outcome::Panicked), |sent| sent.map(|()| Outcome::Finished))
-    })
-    .await
+    let Some(mut unsent) = step? else { return Ok(None) };
+    // It counts from now on, and the handler's permit until now.
+    let waiting = match WaitingReply::new(call, unsent.len) {
+        Ok(waiting) => waiting,
+        Err(status) => {
+            contain(|| handler.as_mut().clear()).map_err(|Panicked| panicked(call))?;
+            unsent = Unsent::failure(Refusal { cause: EndCause::Limit, status });
+            WaitingReply::of_any_length(call, unsent.len)
+        }
+    };
+    drop(granted);
+    let observed = call.stats.as_ref().map(CallStats::wait_for_capacity);
+    let permit = waiting.permit().await;
+    drop(observed);
+    // A connection that has ended drops its handlers.
+    let Ok(permit) = permit else { return Ok(None) };
+    contain(|| call.send_last(unsent.failure, handler, Some(permit)))
+        .map_err(|Panicked| panicked(call))
 }
 
 /// Waits until the call is over or its deadline has passed, which an interceptor may shorten meanwhile.
-async fn time_is_over(call: &Call) -> Outcome {
+async fn time_is_over(call: &Call) -> Refusal {
     let token = call.end.token();
-    let mut cancelled = pin!(token.cancelled());
-    let (mut time, mut deadline) = (pin!(None), None);
+    let (mut cancelled, mut time) = (pin!(token.cancelled()), pin!(sleep_until(Instant::now())));
     poll_fn(|cx| {
         if cancelled.as_mut().poll(cx).is_ready() {
-            return Poll::Ready(Outcome::Cancelled);
+            return Poll::Ready(Refusal::over());
         }
-        if deadline != call.deadline() {
-            deadline = call.deadline();
-            time.set(deadline.map(sleep_until));
+        let Some(deadline) = call.deadline() else { return Poll::Pending };
+        if time.deadline() != deadline {
+            time.as_mut().reset(deadline);
         }
-        match time.as_mut().as_pin_mut() {
-            Some(time) => time.poll(cx).map(|()| Outcome::DeadlinePassed),
-            None => Poll::Pending,
-        }
+        time.as_mut().poll(cx).map(|()| Refusal::too_late("the call's deadline passed"))
     })
     .await
-}
-
-/// Ends a call. If its handler has not ended it, its status is sent, and the handler has time to clean up if it has asked
-/// for its token.
-async fn end(ctx: &Context, mut handler: BoxHandler, outcome: Outcome) {
-    let call = ctx.call();
-    let failure = match outcome {
-        Outcome::DeadlinePassed => {
-            let status = Status::deadline_exceeded("the call's deadline passed");
-            Some(Refusal { cause: EndCause::DeadlineHere, status })
-        }
-        Outcome::Panicked => {
-            let (service, method) = (call.head.service.as_str(), call.head.method.as_str());
-            trace::warn!(service, method, "a handler panicked");
-            let status = Status::internal("the handler panicked");
-            Some(Refusal { cause: EndCause::Panicked, status })
-        }
-        Outcome::Finished | Outcome::Unsent(..) | Outcome::Cancelled => None,
-    };
-    let may_go_on = matches!(outcome, Outcome::DeadlinePassed | Outcome::Cancelled);
-    let has_grace = may_go_on && call.end.is_graceful();
-    let failure = failure.filter(|failure| call.take_end(failure.outcome()));
-    let clean_up = async move {
-        if has_grace {
-            // The handler is polled before it is dropped, so that it sees its token. What it returns comes too late.
-            tokio::select! {
-                biased;
-                _ = poll_fn(|cx| poll_handler(ctx, &mut handler, cx)) => {}
-                () = unconstrained(grace(call)) => {}
-            }
-        }
-        drop(handler);
-    };
-    let send_status = async {
-        if let Some(failure) = &failure {
-            call.connection.send_status(call.head.stream_id, failure, Some(call)).await;
-        }
-    };
-    tokio::join!(clean_up, unconstrained(send_status));
 }
 
 /// The time that a handler has to clean up. When the server has ended, or the limit of its shutdown has passed, the
@@ -425,11 +394,7 @@ mod tests {
     };
 
     use async_trait::async_trait;
-    use tokio::{
-        runtime,
-        sync::mpsc,
-        time::{Instant, timeout},
-    };
+    use tokio::{runtime, sync::mpsc, time::timeout};
     use tokio_util::sync::CancellationToken;
 
     use super::*;

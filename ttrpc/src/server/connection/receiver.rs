@@ -10,7 +10,7 @@ use std::{
     task::Poll,
 };
 
-use tokio::{task::coop::consume_budget, time::Instant};
+use tokio::task::coop::consume_budget;
 
 use crate::server::{
     call::{
@@ -40,7 +40,7 @@ use crate::{
     },
 };
 
-/// A handler that waits for capacity, or to be polled again, may take no messages for so many parts of a time without
+/// A handler that waits for capacity, to be polled again or for a thread may take no messages for so many parts of a time without
 /// progress, ten times as many as one that does not. Not for ever: it may keep such a wait without polling it, or go from
 /// one to the next.
 const EXCUSED_PARTS: u32 = 10 * PARTS;
@@ -75,8 +75,7 @@ pub(in crate::server) async fn run(connection: &Arc<Connection>, io: impl ReadHa
         let opens = header.frame_type == FrameType::Request && ids.use_id(header.stream_id).is_ok();
         let acted = match decoded {
             Decoded::Frame(_) if opens => open(connection, header, &mut reader).await,
-            Decoded::Frame(_) => receive(connection, header, &mut reader, &mut violations).await,
-            Decoded::Oversized(_) => receive_oversized(connection, header, reader.read_at()),
+            _ => receive(connection, decoded, &mut reader, &mut violations).await,
         };
         match acted {
             Ok(()) => {}
@@ -121,48 +120,50 @@ async fn wait_for_queue(connection: &Connection) -> Result<(), Closed> {
     Box::pin(connection.wait_for_capacity()).await
 }
 
-/// Acts on a frame that opens no stream.
+/// Acts on a frame that opens no stream. One whose data is too long was skipped: its stream is refused, or ends.
 async fn receive<R: ReadHalf>(
     connection: &Connection,
-    header: Header,
+    decoded: Decoded,
     reader: &mut FrameReader<R>,
     violations: &mut Violations,
 ) -> Result<(), Failure> {
-    match connection.queue.streams(|table| table.receive(header)) {
-        ServerEvent::Data(call, event) => deliver(connection, &call, event, reader).await,
+    let (header, is_too_long) = match decoded {
+        Decoded::Frame(header) => (header, false),
+        Decoded::Oversized(header) => (header, true),
+    };
+    let too_long = || {
+        let len = header.data_len;
+        Refusal::limit(format!("a frame of {len} bytes is longer than {MAX_DATA_LEN}"))
+    };
+    let (refusal, ended) = match connection.queue.streams(|table| table.receive(header)) {
+        ServerEvent::Data(call, _) if is_too_long => return fail(connection, &call, too_long()),
+        ServerEvent::Data(call, event) => return deliver(connection, &call, event, reader).await,
+        ServerEvent::Open if is_too_long => {
+            connection.queue.streams(|table| table.refuse(header.stream_id, header.flags));
+            (too_long(), None)
+        }
+        ServerEvent::Refuse(_, ended) if is_too_long => (too_long(), ended),
         ServerEvent::Refuse(violation, ended) => {
             violations.note(header.stream_id, violation);
             connection.violated(violation);
-            let refusal = Refusal::violation(violation.to_string());
-            taken_out(connection, header, reader.read_at(), ended, &refusal);
-            Err(refusal.into())
+            (Refusal::violation(violation.to_string()), ended)
         }
         // No Request opens a stream that the receiver's own look has not found to do so.
         ServerEvent::Open | ServerEvent::Ignore => {
             // Nothing waits for what is ignored, however much of it comes at once.
             consume_budget().await;
-            Ok(())
+            return Ok(());
         }
-    }
-}
-
-/// Ends a call that has been taken out of the table with this status; or reports to observers that a Request which
-/// cannot be read is refused.
-fn taken_out(
-    connection: &Connection,
-    header: Header,
-    arrived: Instant,
-    call: Option<Arc<Call>>,
-    refusal: &Refusal,
-) {
-    match call {
+    };
+    match ended {
         Some(call) => call.taken_out(refusal.outcome()),
         None if header.frame_type == FrameType::Request => {
             let unread = Header { data_len: 0, ..header };
-            connection.refused(unread, ("", ""), arrived, false, refusal.outcome());
+            connection.refused(unread, ("", ""), reader.read_at(), false, refusal.outcome());
         }
         None => {}
     }
+    Err(refusal.into())
 }
 
 /// Puts a message into its stream's inbox. A handler that takes none loses its stream.
@@ -174,10 +175,11 @@ async fn deliver<R: ReadHalf>(
 ) -> Result<(), Failure> {
     let (decoder, io) = reader.parts();
     let (inbox, bytes) = (call.inbox(), decoder.data().len());
+    let load = Load::cost(message_cost(bytes));
     if event.has_message {
         call.count_received(bytes);
         let mut is_admitted = inbox.has_capacity(bytes, inbox_limits(connection))
-            && connection.try_admit_message(message_cost(bytes));
+            && connection.inbox_limits().try_acquire(load).is_some();
         if !is_admitted && !inbox.is_closed() {
             match Box::pin(wait_for_handler(connection, call, bytes, io)).await {
                 Err(Failure::Refused(refusal)) => return fail(connection, call, refusal),
@@ -188,7 +190,7 @@ async fn deliver<R: ReadHalf>(
         let long_data = decoder.take_long_data();
         let message = decoder.payload(&long_data);
         if is_admitted && !inbox.push(message, &connection.limits().patience) {
-            connection.release_messages(message_cost(bytes));
+            connection.release_messages(load.cost);
         }
     }
     if event.remote_closed {
@@ -197,13 +199,13 @@ async fn deliver<R: ReadHalf>(
     Ok(())
 }
 
-/// Ends a call whose handler takes no messages.
+/// Ends a call of which a message cannot be delivered.
 fn fail(connection: &Connection, call: &Call, refusal: Refusal) -> Result<(), Failure> {
     if !call.take_end(refusal.outcome()) {
         return Ok(());
     }
     connection.release_messages(call.inbox().end(Err(refusal.status.clone()), true));
-    trace::warn!(stream_id = call.head.stream_id, "a stream fails: its handler takes nothing");
+    trace::warn!(stream_id = call.head.stream_id, "a stream fails: {}", refusal.status.message());
     Err(refusal.into())
 }
 
@@ -223,8 +225,7 @@ async fn wait_for_handler(
     // The client does not read: it is not the handlers who do not move.
     let is_unread = connection.queue.is_stuck();
     let excused = AtomicU32::new(0);
-    let is_excused =
-        || call.end.waits_for_capacity() && excused.fetch_add(1, SeqCst) < EXCUSED_PARTS;
+    let is_excused = || call.end.has_waits() && excused.fetch_add(1, SeqCst) < EXCUSED_PARTS;
     let is_paused = || is_unread() || is_excused();
     let wait = async {
         if !call.inbox().has_capacity(bytes, limits) {
@@ -235,41 +236,17 @@ async fn wait_for_handler(
                 return Err(Refusal::limit(full).into());
             }
         }
-        match connection.admit_message(message_cost(bytes)).await {
-            true => Ok(()),
-            false => Err(Refusal::limit("too many bytes wait for handlers that take none").into()),
+        let (limits, load) = (connection.inbox_limits(), Load::cost(message_cost(bytes)));
+        if limits.try_acquire(load).is_none() && limits.acquire(load).await.is_none() {
+            return Err(Refusal::limit("too many bytes wait for handlers that take none").into());
         }
+        Ok(())
     };
     tokio::select! {
         biased;
         result = wait => result,
         () = hung_up(io) => Err(Failure::Gone),
     }
-}
-
-/// A frame whose data is too long was skipped; its stream is refused, or ends.
-fn receive_oversized(
-    connection: &Connection,
-    header: Header,
-    arrived: Instant,
-) -> Result<(), Failure> {
-    if let FrameType::Unknown(_) | FrameType::Response = header.frame_type {
-        return Ok(());
-    }
-    let ended = connection.queue.streams(|table| match table.receive(header) {
-        ServerEvent::Ignore => None,
-        ServerEvent::Open => {
-            table.refuse(header.stream_id, header.flags);
-            Some(None)
-        }
-        ServerEvent::Data(..) => Some(table.remove(header.stream_id)),
-        ServerEvent::Refuse(_, ended) => Some(ended),
-    });
-    let Some(ended) = ended else { return Ok(()) };
-    let too_long = format!("a frame of {} bytes is longer than {MAX_DATA_LEN}", header.data_len);
-    let refusal = Refusal::limit(too_long);
-    taken_out(connection, header, arrived, ended, &refusal);
-    Err(refusal.into())
 }
 
 #[cfg(test)]

@@ -15,14 +15,14 @@ use crate::server::{
         task::CallOwner,
     },
     control,
-    service::routes::Target,
+    service::services::Target,
 };
 use crate::{
     Metadata, Raw, Status,
     observer::{CallOutcome, EndCause},
     proto::{
         frame::Header,
-        message::{Malformed, Request, RequestDecoder},
+        message::{Request, RequestDecoder},
         payload::Payload,
     },
     sync::atomic::Ordering::SeqCst,
@@ -116,7 +116,7 @@ impl<'a> IncomingRequest<'a> {
         }
         let request = decoder.request();
         let (target, head) = self.route(request)?;
-        let Some(load) = self.connection.try_admit_call(self.load(request)) else {
+        let Some(load) = self.connection.call_limits().try_acquire(self.load(request)) else {
             return Ok(false);
         };
         self.start(request, target, head, load, false).map(|()| true)
@@ -143,9 +143,10 @@ impl<'a> IncomingRequest<'a> {
         }
         let request = decoder.request();
         let (target, head) = self.route(request)?;
+        let limits = self.connection.call_limits();
         let load = tokio::select! {
             biased;
-            load = self.connection.admit_call(self.load(request)) => load,
+            load = limits.acquire(self.load(request)) => load,
             () = hung_up(io) => {
                 let _ = self.connection.end_reason.set(EndReason::closed_by_client());
                 return Err(Failure::Gone);
@@ -169,14 +170,15 @@ impl<'a> IncomingRequest<'a> {
         RequestDecoder::new(self.data.bytes(), max_pairs)
     }
 
-    /// Decodes for a turn; returns whether the Request is whole. A Request that is refused for its metadata, and whose method no service has,
-    /// is refused for its method.
+    /// Decodes for a turn; returns whether the Request is whole. A Request that is refused for its metadata, and whose
+    /// method no service has, is refused for its method.
     fn advance(&self, decoder: &mut RequestDecoder<'a>) -> Result<bool, Refusal> {
         decoder.advance(FIELDS_PER_TURN).map_err(|error| {
-            let names = decoder.request().names().unwrap_or_default();
-            match names {
-                ("", _) | (_, "") => malformed(error),
-                _ => self.find(names).map_or_else(|refusal| refusal, |_| malformed(error)),
+            let request = decoder.request();
+            let is_named = !request.service.is_empty() && !request.method.is_empty();
+            match self.connection.server.services.find(request) {
+                Err(refusal) if is_named && refusal.cause == EndCause::Unimplemented => refusal,
+                _ => error.into(),
             }
         })
     }
@@ -189,30 +191,27 @@ impl<'a> IncomingRequest<'a> {
     /// Returns what takes the call, and what describes it. Its metadata are decoded when it is admitted: until then no limit
     /// counts them.
     fn route(&self, request: &Request<'a>) -> Result<(Target<'a>, CallHead), Refusal> {
-        let services = &self.connection.server.services;
-        let target = match services.find_method(request.service, request.method) {
-            Some(target) => target,
-            None => self.find(request.names().map_err(malformed)?)?,
-        };
+        let target = self.connection.server.services.find(request)?;
         target.check_flags(self.header.flags)?;
         let deadline = match request.timeout_nano {
             0 => None,
             nanos => {
                 let timeout = u64::try_from(nanos).map(Duration::from_nanos);
                 // The time that the call waits to be admitted is part of its time.
-                self.arrived.checked_add(timeout.map_err(|_| too_late())?)
+                self.arrived.checked_add(timeout.map_err(|_| Refusal::late_start())?)
             }
         };
         if deadline.is_some_and(|deadline| deadline <= Instant::now()) {
-            return Err(too_late());
+            return Err(Refusal::late_start());
         }
-        let (service, method) = target.names(request).map_err(malformed)?;
+        let (service, method) = target.names();
         let head = CallHead {
             stream_id: self.header.stream_id,
             service,
             method,
             flags: self.header.flags,
             data_len: self.data.bytes().len(),
+            more_to_come: self.more_to_come,
             has_message: target.has_message(request.payload, self.header.flags),
             method_id: target.method_id(),
             metadata: Metadata::new(),
@@ -220,10 +219,6 @@ impl<'a> IncomingRequest<'a> {
             deadline,
         };
         Ok((target, head))
-    }
-
-    fn find(&self, (service, method): (&str, &str)) -> Result<Target<'a>, Refusal> {
-        self.connection.server.services.find(service, method)
     }
 
     /// Starts the handler of a call that has been admitted.
@@ -235,7 +230,7 @@ impl<'a> IncomingRequest<'a> {
         load: AdmittedLoad,
         has_waited: bool,
     ) -> Result<(), Refusal> {
-        head.metadata = request.metadata.decode().map_err(malformed)?;
+        head.metadata = request.metadata.decode()?;
         let has_inbox = target.has_inbox(head.flags);
         let call = Call::new(self.connection.clone(), head, load, has_inbox);
         if has_waited && let Some(stats) = &call.stats {
@@ -243,7 +238,7 @@ impl<'a> IncomingRequest<'a> {
         }
         let (handler, kind) = target.handler();
         let payload = self.data.part(request.payload);
-        CallOwner::new(call).start(handler, kind, target.chain(), payload, self.more_to_come)
+        CallOwner::new(call).start(handler, kind, target.chain(), payload, has_waited)
     }
 
     /// Reports that the call is refused, and notes that its stream is.
@@ -261,16 +256,4 @@ impl<'a> IncomingRequest<'a> {
         let names = decoder.request().names().unwrap_or_default();
         self.connection.refused(self.header, names, self.arrived, has_waited, outcome);
     }
-}
-
-fn malformed(error: Malformed) -> Refusal {
-    match error {
-        Malformed::TooManyPairs(_) => Refusal::limit(error.to_string()),
-        error => Refusal::violation(format!("the Request is malformed: {error}")),
-    }
-}
-
-fn too_late() -> Refusal {
-    let status = Status::deadline_exceeded("the call's deadline passed before it was started");
-    Refusal { cause: EndCause::DeadlineHere, status }
 }

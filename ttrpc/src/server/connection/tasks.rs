@@ -4,20 +4,20 @@ use std::{mem, sync::Arc};
 
 use slab::Slab;
 use tokio::{
-    sync::{OwnedSemaphorePermit, oneshot},
+    sync::oneshot,
     task::{AbortHandle, yield_now},
 };
 
 use crate::server::{
     Peer, Shared,
-    accept::unserved::Unserved,
+    accept::{admission::ConnectionPermit, unserved::Unserved},
     call::{reasons::EndReason, shared::Connection},
     connection::receiver,
     idle::{idle, listen},
 };
 use crate::{
     Error,
-    contain::{contain, notify_waiters},
+    contain::contain,
     observer::CallOutcome,
     sync::atomic::Ordering::SeqCst,
     trace,
@@ -31,7 +31,7 @@ use crate::{
 pub(in crate::server) fn serve(
     server: Arc<Shared>,
     mut unserved: Unserved,
-    permit: OwnedSemaphorePermit,
+    permit: ConnectionPermit,
     id: u64,
 ) -> Result<(), Error> {
     let peer = mem::replace(&mut unserved.peer, Peer::unknown());
@@ -115,7 +115,7 @@ async fn closed(server: &Shared) {
 pub(in crate::server) struct OpenConnection {
     connection: Arc<Connection>,
     key: usize,
-    _permit: OwnedSemaphorePermit,
+    _permit: ConnectionPermit,
     /// Dropped when the connection has ended, which the sender sees.
     signal: Option<oneshot::Sender<()>>,
     /// Once it is spawned.
@@ -129,7 +129,7 @@ impl OpenConnection {
     /// [`Error::ServerEnded`].
     pub(in crate::server) fn new(
         connection: Arc<Connection>,
-        permit: OwnedSemaphorePermit,
+        permit: ConnectionPermit,
         signal: oneshot::Sender<()>,
     ) -> Result<Self, Error> {
         let server = &connection.server;
@@ -173,8 +173,6 @@ impl Drop for OpenConnection {
         if connections.is_empty() {
             *connections = Slab::new();
         }
-        drop(connections);
-        notify_waiters(&server.connection_ended);
     }
 }
 

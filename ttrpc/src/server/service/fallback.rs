@@ -4,12 +4,9 @@ use std::{fmt, sync::Arc};
 
 use async_trait::async_trait;
 
-use crate::server::{
-    call::{
-        handler::{Context, Reply, boxed},
-        stream::{StreamReceiver, StreamSender},
-    },
-    service::routes::MakeHandler,
+use crate::server::call::{
+    handler::{Context, MakeHandler, Reply, maker},
+    stream::{StreamReceiver, StreamSender},
 };
 use crate::{
     Raw, RawEnd, Status,
@@ -74,20 +71,16 @@ impl fmt::Debug for FallbackCall {
 
 /// Makes the handlers of calls that go to the fallback.
 pub(in crate::server) fn make_fallback(fallback: impl Fallback) -> Box<MakeHandler> {
-    let fallback = Arc::new(fallback);
-    Box::new(move || {
-        let fallback = fallback.clone();
-        boxed(move |ctx: Context, payload: Raw| async move {
-            let flags = ctx.call().head.flags;
-            let (requests, replies) = streams(&ctx, flags);
-            let call = FallbackCall { flags, payload, requests, replies };
-            match fallback.call(&ctx, call).await? {
-                RawEnd::Closed if !flags.open_a_stream() => {
-                    Err(Status::internal("the fallback closed a call that is not a stream"))
-                }
-                end => Ok(end),
+    maker(&Arc::new(fallback), |fallback, ctx, payload: Raw| async move {
+        let flags = ctx.call().head.flags;
+        let (requests, replies) = streams(&ctx, flags);
+        let call = FallbackCall { flags, payload, requests, replies };
+        match fallback.call(&ctx, call).await? {
+            RawEnd::Closed if !flags.open_a_stream() => {
+                Err(Status::internal("the fallback closed a call that is not a stream"))
             }
-        })
+            end => Ok(end),
+        }
     })
 }
 

@@ -5,3 +5,4 @@
 
 pub(in crate::server) mod fallback;
 pub(in crate::server) mod routes;
+pub(in crate::server) mod services;
