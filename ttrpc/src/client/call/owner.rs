@@ -5,7 +5,7 @@ use std::{
     task::{Context, Poll, ready},
 };
 
-use prost::Message;
+use prost::{DecodeError, Message};
 use tokio::time::Instant;
 
 use crate::{
@@ -166,9 +166,7 @@ impl Drop for CallOwner {
 pub(in crate::client) fn decode_reply<M: Message + Default>(
     payload: Payload<'_>,
 ) -> Result<M, Status> {
-    let mut reply = None;
-    decode_into(&mut reply, payload)?;
-    Ok(reply.unwrap_or_default())
+    or_status(contain(|| M::decode(payload)))
 }
 
 /// Decodes a reply into its place, which is empty and stays so if that fails.
@@ -176,12 +174,20 @@ pub(super) fn decode_into<M: Message + Default>(
     reply: &mut Option<M>,
     payload: Payload<'_>,
 ) -> Result<(), Status> {
-    let status = match contain(|| reply.insert(M::default()).merge(payload)) {
-        Ok(Ok(())) => return Ok(()),
+    let decoded = or_status(contain(|| reply.insert(M::default()).merge(payload)));
+    if decoded.is_err() {
+        drop(Contained::new(reply.take()));
+    }
+    decoded
+}
+
+/// Returns what was decoded, or INTERNAL.
+fn or_status<T>(decoded: Result<Result<T, DecodeError>, Panicked>) -> Result<T, Status> {
+    let status = match decoded {
+        Ok(Ok(reply)) => return Ok(reply),
         Ok(Err(error)) => format!("the server's reply does not decode: {error}"),
         Err(Panicked) => "the reply's type panicked while it was decoded".to_owned(),
     };
-    drop(Contained::new(reply.take()));
     Err(Status::internal(status))
 }
 
