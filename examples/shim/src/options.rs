@@ -34,29 +34,41 @@ fn wrong(what: &str) -> Status {
 
 /// Understands what clients of containerd 1.6 send to runtimes of other names than its own.
 fn from_legacy(given: legacy::CreateOptions) -> Result<Options, Status> {
-    let options = Options {
-        no_pivot_root: given.no_pivot_root,
-        no_new_keyring: given.no_new_keyring,
-        shim_cgroup: given.shim_cgroup.clone(),
-        io_uid: given.io_uid,
-        io_gid: given.io_gid,
-        criu_work_path: given.criu_work_path.clone(),
-        criu_image_path: given.criu_image_path.clone(),
-        ..Options::default()
-    };
-    let understood = legacy::CreateOptions {
-        open_tcp: false,
-        external_unix_sockets: false,
-        terminal: false,
-        file_locks: false,
-        empty_namespaces: Vec::new(),
-        cgroups_mode: String::new(),
-        ..given.clone()
-    };
-    if understood != given {
+    let legacy::CreateOptions {
+        no_pivot_root,
+        no_new_keyring,
+        shim_cgroup,
+        io_uid,
+        io_gid,
+        criu_work_path,
+        criu_image_path,
+        // How to restore.
+        open_tcp,
+        external_unix_sockets,
+        terminal,
+        file_locks,
+        empty_namespaces,
+        cgroups_mode,
+    } = given;
+    if open_tcp
+        || external_unix_sockets
+        || terminal
+        || file_locks
+        || !empty_namespaces.is_empty()
+        || !cgroups_mode.is_empty()
+    {
         return Err(wrong("say how to restore, which is not a matter of the runtime's"));
     }
-    Ok(options)
+    Ok(Options {
+        no_pivot_root,
+        no_new_keyring,
+        shim_cgroup,
+        io_uid,
+        io_gid,
+        criu_work_path,
+        criu_image_path,
+        ..Options::default()
+    })
 }
 
 /// Reads a table whose keys are those of containerd's own runc shim. containerd's configuration is

@@ -1,5 +1,6 @@
 //! Control groups: what a container uses, in both versions, and the group of the shim itself.
 
+mod fields;
 mod group;
 mod oom;
 pub(crate) mod processes;
@@ -16,9 +17,10 @@ use std::{
 use rustix::process::Pid;
 use ttrpc::Any;
 
+use self::fields::Fields;
 pub use self::group::{ControlGroup, Limits};
 pub(crate) use self::oom::watch_oom;
-use crate::proto;
+use crate::proto::cgroups;
 
 const ROOT: &str = "/sys/fs/cgroup";
 
@@ -66,8 +68,8 @@ impl Cgroup {
     /// What the group uses now. What cannot be read is left out.
     pub fn metrics(&self) -> Any {
         match self {
-            Cgroup::V1(folders) => proto::pack(&v1::metrics(folders)),
-            Cgroup::V2(folder) => proto::pack(&v2::metrics(folder)),
+            Cgroup::V1(folders) => v1::metrics(folders).pack::<cgroups::v1::Metrics>(),
+            Cgroup::V2(folder) => v2::metrics(folder).pack::<cgroups::v2::Metrics>(),
         }
     }
 }
@@ -155,23 +157,29 @@ impl Files<'_> {
 
     /// A file with a key and a number in each line.
     fn table(&self, name: &str) -> Table {
-        Table(
-            self.text(name)
-                .lines()
-                .filter_map(|line| {
-                    let (key, value) = line.split_once(' ')?;
-                    Some((key.to_owned(), value.trim().parse().ok()?))
-                })
-                .collect(),
-        )
+        Table(self.text(name))
     }
 }
 
-struct Table(HashMap<String, u64>);
+/// The text of a file with a key and a number in each line.
+struct Table(String);
 
 impl Table {
+    /// Returns the number of a key; 0 without one.
     fn get(&self, key: &str) -> u64 {
-        self.0.get(key).copied().unwrap_or(0)
+        let mut rows = self.0.lines().filter_map(|line| line.split_once(' '));
+        let value = rows.find(|(name, _)| *name == key).map(|(_, value)| value.trim().parse());
+        value.and_then(Result::ok).unwrap_or(0)
+    }
+
+    /// Returns a message whose fields from 1 on are the numbers of these keys, which blanks separate. `-` is the key of
+    /// a field that this table knows nothing of.
+    fn fields(&self, keys: &str) -> Fields {
+        let mut fields = Fields::default();
+        for (field, key) in (1..).zip(keys.split(' ')) {
+            fields.number(field, self.get(key));
+        }
+        fields
     }
 }
 
@@ -216,28 +224,5 @@ mod tests {
         };
         assert_eq!(folders.keys().collect::<Vec<_>>(), ["memory"]);
         assert_eq!(of(joined, true).apart_from(&of(shim, true)), Some(of(joined, true)));
-    }
-
-    #[test]
-    fn files_are_read_as_the_kernel_writes_them() {
-        let folder = tempfile::tempdir().unwrap();
-        let write = |name: &str, text: &str| fs::write(folder.path().join(name), text).unwrap();
-        write("pids.current", "7\n");
-        write("pids.max", "max\n");
-        write("cpu.stat", "usage_usec 123\nuser_usec 100\n");
-        write("memory.max", "max\n");
-        write("memory.stat", "anon 42\nworkingset_refault_anon 1\nworkingset_refault_file 2\n");
-        write("io.stat", "8:0 rbytes=1 wbytes=2 rios=3 wios=4 dbytes=5\n");
-        write("hugetlb.2MB.current", "4096\n");
-
-        let metrics = v2::metrics(folder.path());
-        assert_eq!(metrics.pids.unwrap(), proto::cgroups::v2::PidsStat { current: 7, limit: 0 });
-        assert_eq!(metrics.cpu.unwrap().usage_usec, 123);
-        let memory = metrics.memory.unwrap();
-        let refaults = memory.workingset_refault_anon + memory.workingset_refault_file;
-        assert_eq!((memory.anon, refaults, memory.usage_limit), (42, 3, u64::MAX));
-        let io = &metrics.io.unwrap().usage[0];
-        assert_eq!((io.major, io.minor, io.rbytes, io.wios), (8, 0, 1, 4));
-        assert_eq!(metrics.hugetlb[0].pagesize, "2MB");
     }
 }

@@ -4,11 +4,8 @@ use std::fs;
 
 use ttrpc::Any;
 
-use super::{is_unified, v1::NANOS_PER_TICK};
-use crate::proto::{
-    cgroups::{v1, v2},
-    pack,
-};
+use super::{Fields, is_unified, v1, v1::NANOS_PER_TICK, v2};
+use crate::proto::cgroups;
 
 /// The sums over some processes.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -28,7 +25,10 @@ pub fn metrics(pids: &[u32]) -> Any {
             usage.add(&stat, &status);
         }
     }
-    if is_unified() { pack(&usage.v2()) } else { pack(&usage.v1()) }
+    match is_unified() {
+        true => usage.v2().pack::<cgroups::v2::Metrics>(),
+        false => usage.v1().pack::<cgroups::v1::Metrics>(),
+    }
 }
 
 impl Usage {
@@ -49,42 +49,40 @@ impl Usage {
         self.resident += kilobytes.unwrap_or(0) * 1024;
     }
 
-    fn v1(&self) -> v1::Metrics {
+    fn v1(&self) -> Fields {
         let (user, kernel) = (self.user_ticks * NANOS_PER_TICK, self.kernel_ticks * NANOS_PER_TICK);
-        let usage = v1::CpuUsage { total: user + kernel, user, kernel, ..Default::default() };
-        let entry = v1::MemoryEntry { usage: self.resident, ..Default::default() };
-        v1::Metrics {
-            pids: Some(v1::PidsStat { current: self.count, limit: 0 }),
-            cpu: Some(v1::CpuStat { usage: Some(usage), ..Default::default() }),
-            memory: Some(v1::MemoryStat {
-                rss: self.resident,
-                total_rss: self.resident,
-                usage: Some(entry),
-                ..Default::default()
-            }),
-            ..Default::default()
-        }
+        let mut cpu = Fields::default();
+        cpu.message(v1::CPU_USAGE, Fields::of(&[user + kernel, kernel, user]));
+        let mut memory = Fields::default();
+        memory.number(v1::RSS, self.resident);
+        memory.number(v1::TOTAL_RSS, self.resident);
+        // The limit, which there is none of, and what is used.
+        memory.message(v1::MEMORY_USAGE, Fields::of(&[0, self.resident]));
+        let mut metrics = Fields::default();
+        metrics.message(v1::PIDS, Fields::of(&[self.count]));
+        metrics.message(v1::CPU, cpu);
+        metrics.message(v1::MEMORY, memory);
+        metrics
     }
 
-    fn v2(&self) -> v2::Metrics {
+    fn v2(&self) -> Fields {
         let micros = |ticks: u64| ticks * NANOS_PER_TICK / 1000;
-        let (user_usec, system_usec) = (micros(self.user_ticks), micros(self.kernel_ticks));
-        let usage_usec = user_usec + system_usec;
-        v2::Metrics {
-            pids: Some(v2::PidsStat { current: self.count, limit: 0 }),
-            cpu: Some(v2::CpuStat { usage_usec, user_usec, system_usec, ..Default::default() }),
-            memory: Some(v2::MemoryStat {
-                usage: self.resident,
-                anon: self.resident,
-                ..Default::default()
-            }),
-            ..Default::default()
-        }
+        let (user, system) = (micros(self.user_ticks), micros(self.kernel_ticks));
+        let mut memory = Fields::default();
+        memory.number(v2::ANON, self.resident);
+        memory.number(v2::MEMORY_USAGE, self.resident);
+        let mut metrics = Fields::default();
+        metrics.message(v2::PIDS, Fields::of(&[self.count]));
+        metrics.message(v2::CPU, Fields::of(&[user + system, user, system]));
+        metrics.message(v2::MEMORY, memory);
+        metrics
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use ttrpc::prost::Message;
+
     use super::*;
 
     /// It was said to use what the whole machine uses.
@@ -96,8 +94,22 @@ mod tests {
         usage.add(stat, "Name:\tkernel thread\n");
         let (user_ticks, kernel_ticks) = (60, 40);
         assert_eq!(usage, Usage { count: 2, user_ticks, kernel_ticks, resident: 1_024_000 });
-        assert_eq!(usage.v1().cpu.unwrap().usage.unwrap().total, 1_000_000_000);
-        assert_eq!(usage.v2().cpu.unwrap().usage_usec, 1_000_000);
-        assert_eq!(usage.v2().memory.unwrap().usage, 1_024_000);
+
+        let v1 = usage.v1().pack::<cgroups::v1::Metrics>();
+        let v1 = cgroups::v1::Metrics::decode(v1.value.as_slice()).unwrap();
+        let cpu = v1.cpu.unwrap().usage.unwrap();
+        assert_eq!((cpu.total, cpu.kernel, cpu.user), (1_000_000_000, 400_000_000, 600_000_000));
+        let memory = v1.memory.unwrap();
+        assert_eq!((memory.rss, memory.total_rss), (1_024_000, 1_024_000));
+        assert_eq!(memory.usage.unwrap().usage, 1_024_000);
+        assert_eq!(v1.pids.unwrap().current, 2);
+
+        let v2 = usage.v2().pack::<cgroups::v2::Metrics>();
+        let v2 = cgroups::v2::Metrics::decode(v2.value.as_slice()).unwrap();
+        let cpu = v2.cpu.unwrap();
+        assert_eq!((cpu.usage_usec, cpu.user_usec, cpu.system_usec), (1_000_000, 600_000, 400_000));
+        let memory = v2.memory.unwrap();
+        assert_eq!((memory.anon, memory.usage), (1_024_000, 1_024_000));
+        assert_eq!(v2.pids.unwrap().current, 2);
     }
 }
