@@ -21,7 +21,10 @@ use crate::{
     Connection, Error, ServerConfig,
     contain::Contained,
     observer::{Observer, Observers},
-    sync::{Mutex, atomic::AtomicU64},
+    sync::{
+        Mutex,
+        atomic::{AtomicU64, AtomicUsize},
+    },
 };
 
 /// Builds a server: services, where to listen, who may connect, limits.
@@ -192,6 +195,7 @@ impl ServerBuilder {
             observers: self.observers,
             hook: self.hook,
             connection_permits: Semaphore::new(config.max_connections),
+            admitted_connections: AtomicUsize::new(0),
             connections: Mutex::default(),
             connection_ended: Notify::new(),
             connections_so_far: AtomicU64::new(0),

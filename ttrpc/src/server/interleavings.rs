@@ -142,7 +142,7 @@ impl Model {
     }
 }
 
-/// Waits for room in the outgoing queue, has it for a while and gives it back, as a reply does that is written.
+/// Waits for capacity in the outgoing queue, has it for a while and returns it.
 async fn take_room(connection: &Connection) {
     if let Ok(room) = connection.queue.reserve(1).await {
         yield_now().await;

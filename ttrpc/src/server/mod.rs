@@ -72,7 +72,7 @@ use crate::{
     snapshot::{Fill, ServerSnapshot},
     sync::{
         Mutex,
-        atomic::{AtomicU64, Ordering::SeqCst},
+        atomic::{AtomicU64, AtomicUsize, Ordering::SeqCst},
     },
     transport::{
         limiter::{Limiter, Load, Oversubscribe},
@@ -127,6 +127,9 @@ struct Shared {
     /// A permit for each connection that may be open, or at the hook. They are taken in the order in which they were
     /// asked for.
     connection_permits: Semaphore,
+    /// Connections that are open or at the hook. The semaphore's own number leaves out what it has assigned to one that
+    /// still waits.
+    admitted_connections: AtomicUsize,
     /// Those that are open.
     connections: Mutex<Slab<Weak<call::shared::Connection>>>,
     /// Notified whenever a connection has returned its permit.
@@ -160,7 +163,7 @@ impl Shared {
 
     /// Returns what the server is doing at this moment.
     fn snapshot(&self) -> ServerSnapshot {
-        let admitted = self.admitted_connections();
+        let admitted = self.admitted_connections.load(SeqCst);
         let connections: Vec<_> = lock(&self.connections)
             .iter()
             .filter_map(|(_, connection)| connection.upgrade())
@@ -330,7 +333,7 @@ mod tests {
     pub(super) fn start(call: Arc<call::state::Call>, handler: call::handler::BoxHandler) {
         let payload = crate::proto::payload::Payload::borrowed(&[]);
         let owner = call::task::CallOwner::new(call);
-        owner.start(handler, Kind::Unary, None, payload, true).expect("it decodes");
+        owner.start(handler, Kind::Unary, None, payload).expect("it decodes");
     }
 
     /// A connection of a server that does not run: nothing is read or written.

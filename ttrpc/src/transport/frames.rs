@@ -4,7 +4,12 @@
 //! ([`Chunks`]), so that the sender writes many of them with one system call; a large frame is a chunk of its own and is not
 //! copied. Their buffers are pooled.
 
-use std::{cell::Cell, collections::VecDeque, mem, ops::AddAssign};
+use std::{
+    cell::Cell,
+    collections::{BTreeSet, VecDeque},
+    mem,
+    ops::AddAssign,
+};
 
 use super::limiter::Load;
 use crate::{
@@ -244,20 +249,19 @@ impl Chunks {
         }
     }
 
-    /// Drops the frames of streams in `withdrawn`, which rises, whose Request has not begun to be
-    /// written: from the sender's `batch`, whose first `written` bytes have, and from what is queued
-    /// after it. Returns the capacity that this frees.
+    /// Drops the frames of streams in `withdrawn` whose Request has not begun to be written: from the sender's `batch`, whose
+    /// first `written` bytes have, and from what is queued after it. Returns the capacity that this frees.
     pub(super) fn drop_withdrawn(
         &mut self,
         batch: &mut VecDeque<Chunk>,
         written: usize,
-        withdrawn: &[u32],
+        withdrawn: &BTreeSet<u32>,
     ) -> Capacity {
         // Of streams whose Request is dropped; Requests lie in the order of their ids.
         let mut dropped = Vec::new();
         drop_frames([batch, &mut self.0], written, |header| {
             let id = header.stream_id;
-            if header.frame_type == FrameType::Request && withdrawn.binary_search(&id).is_ok() {
+            if header.frame_type == FrameType::Request && withdrawn.contains(&id) {
                 dropped.push(id);
             }
             dropped.binary_search(&id).is_ok()
@@ -377,7 +381,7 @@ mod tests {
         push(&mut chunks, Request, 7, 4);
 
         // The first byte of the Request of stream 1 is written.
-        let freed = chunks.drop_withdrawn(&mut batch, 1, &[1, 3, 7]);
+        let freed = chunks.drop_withdrawn(&mut batch, 1, &[1, 3, 7].into());
         let gone = short(Load::one(HEADER_LEN + SHARED_FRAME_LEN));
         assert_eq!(freed, gone, "of the chunk that is gone");
         assert_eq!(ids(&batch), [(Request, 1), (Data, 1)]);

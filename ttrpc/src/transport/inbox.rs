@@ -194,6 +194,8 @@ impl Inbox {
 
     /// Takes the first run of messages. `false` if the stream has ended well.
     fn poll_refill(&self, batch: &mut Batch, cx: &mut Context<'_>) -> Poll<Result<bool, Status>> {
+        // Wakers are copied and dropped without the lock.
+        let waker = cx.waker().clone();
         let mut state = lock(&self.state);
         if let Some(run) = state.messages.0.pop_front() {
             state.fill -= run.load();
@@ -205,13 +207,8 @@ impl Inbox {
         if let Some(end) = &state.end {
             return Poll::Ready(end.clone().map(|()| false));
         }
-        // Dropped without the lock: dropping a waker runs code of the program's.
-        let before = match &state.consumer {
-            Some(waker) if waker.will_wake(cx.waker()) => None,
-            _ => state.consumer.replace(cx.waker().clone()),
-        };
+        let _before = state.consumer.replace(waker);
         drop(state);
-        drop(before);
         Poll::Pending
     }
 

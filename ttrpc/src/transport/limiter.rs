@@ -210,13 +210,13 @@ impl Quota {
         }
     }
 
-    /// A waiter leaves the queue, or releases the load that it was granted. Returns the wakers of others, and the waiter.
+    /// A waiter leaves the queue, or returns the load that it was granted. Returns the wakers of others, and the waiter.
     fn leave(&mut self, ticket: u64, load: Load) -> (Wakers, Option<Waiter>) {
         let waiter = self.waiting.as_mut().and_then(|waiting| waiting.waiters.remove(&ticket));
         let wakers = match waiter {
             // The next one may need less.
             Some(_) => self.admit(),
-            None => self.release(load),
+            None => self.return_capacity(load),
         };
         (wakers, waiter)
     }

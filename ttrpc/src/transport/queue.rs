@@ -16,7 +16,7 @@ mod gate;
 mod unsent;
 
 use std::{
-    collections::VecDeque,
+    collections::{BTreeSet, VecDeque},
     future::poll_fn,
     io, mem,
     task::{Poll, Waker},
@@ -66,7 +66,7 @@ struct QueueState<T> {
     quotas: [Quota; 2],
     chunks: Chunks,
     /// Streams that were given up and whose frames may still be dropped.
-    withdrawn: Vec<u32>,
+    withdrawn: BTreeSet<u32>,
     gate: Gate,
     blocked: Blocked,
     unsent: Unsent,
@@ -106,7 +106,7 @@ impl Pushed {
     }
 }
 
-/// Capacity for one frame. Dropped unused, it is released.
+/// Capacity for one frame. Dropped unused, it is returned, which is no progress.
 #[derive(Debug)]
 pub(crate) struct PushPermit<'a, T> {
     queue: &'a Queue<T>,
@@ -166,7 +166,7 @@ impl<T> Queue<T> {
                 streams,
                 quotas: [quota(), quota()],
                 chunks: Chunks::default(),
-                withdrawn: Vec::new(),
+                withdrawn: BTreeSet::new(),
                 gate: Gate::default(),
                 blocked: Blocked::default(),
                 unsent: Unsent::default(),
@@ -319,8 +319,7 @@ impl<T> Queue<T> {
             return Some(id);
         }
         if !(state.gate.is_idle() && state.chunks.0.is_empty()) {
-            let at = state.withdrawn.partition_point(|other| *other < id);
-            state.withdrawn.insert(at, id);
+            state.withdrawn.insert(id);
         }
         None
     }
@@ -477,7 +476,7 @@ impl<T> QueueState<T> {
     fn become_idle(&mut self, waker: Waker, writer: Writer) {
         self.gate.park(waker, writer);
         self.chunks.release_idle_memory();
-        self.withdrawn = Vec::new();
+        self.withdrawn = BTreeSet::new();
     }
 
     /// Releases the capacity that is free now. Returns the wakers of those that get it.

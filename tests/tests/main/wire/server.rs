@@ -67,6 +67,16 @@ async fn a_refused_request_is_answered_on_its_id_and_the_connection_lives() {
     server.is_idle().await;
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_request_whose_metadata_are_no_text_is_refused_and_counts_no_longer() {
+    let (server, mut peer) = played_client(ServerConfig::default());
+    // The only pair's key.
+    let pair = [5 << 3 | 2, 3, 0x0a, 1, 0xff];
+    let data = [&call(1, "Echo", &echo_request(*b"hi")).data[..], &pair].concat();
+    expect_refusal(&mut peer, Frame::new(1, REQUEST, 0, data), INVALID_ARGUMENT).await;
+    server.is_idle().await;
+}
+
 fn prost_bytes(message: &impl ttrpc::prost::Message) -> Vec<u8> {
     message.encode_to_vec()
 }

@@ -77,7 +77,9 @@ impl CallOwner {
                 break call;
             }
             // A waker is the program's: it is copied and dropped without the lock.
-            let mut waker = Some(cx.waker().clone());
+            let waker = contain(|| cx.waker().clone());
+            let waker = waker.map_err(|Panicked| Status::internal("the task's waker panicked"))?;
+            let mut waker = Contained::new(Some(waker));
             ready!(queue.streams(|calls| calls.poll_ended(id, &mut waker)));
         };
         self.is_finished = true;

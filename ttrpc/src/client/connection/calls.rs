@@ -8,7 +8,7 @@
 //! |---|---|
 //! | the receiver | [`Calls::end_by_response`], [`CallEntry::close_remote`], [`Calls::receive_data`], [`Calls::fail`] |
 //! | the caller's deadline | [`Calls::fail`] |
-//! | the caller, who drops the call or takes its reply | [`Calls::release`] |
+//! | the caller, who drops the call or takes its reply | [`Calls::release`], [`Calls::take_ended`] |
 //! | the connection's end | [`Calls::fail_all`] |
 //!
 //! What runs code of the program (wakers, observers) runs when the table is unlocked: a method returns it as a [`Change`].

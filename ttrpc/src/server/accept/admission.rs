@@ -16,7 +16,7 @@ use crate::{
     Connection, Error,
     contain::notify_waiters,
     observer::{ConnectionInfo, Side},
-    sync::atomic::Ordering::Relaxed,
+    sync::atomic::Ordering::{Relaxed, SeqCst},
     trace,
     transport::{spawn, wait_until},
 };
@@ -26,6 +26,7 @@ pub(in crate::server) struct ConnectionPermit(Arc<Shared>);
 
 impl Drop for ConnectionPermit {
     fn drop(&mut self) {
+        self.0.admitted_connections.fetch_sub(1, SeqCst);
         self.0.connection_permits.add_permits(1);
         notify_waiters(&self.0.connection_ended);
     }
@@ -83,17 +84,13 @@ impl Shared {
             }
         };
         permit.forget();
+        self.admitted_connections.fetch_add(1, SeqCst);
         ConnectionPermit(self.clone())
-    }
-
-    /// Returns the number of connections that are open or at the hook.
-    pub(in crate::server) fn admitted_connections(&self) -> usize {
-        self.config.max_connections - self.connection_permits.available_permits()
     }
 
     /// Waits until no connection is open or at the hook.
     pub(in crate::server) async fn no_connections(&self) {
-        wait_until(&self.connection_ended, &|| self.admitted_connections() == 0).await;
+        wait_until(&self.connection_ended, &|| self.admitted_connections.load(SeqCst) == 0).await;
     }
 
     /// Serves connections for as long as more can come, or, when none can, until those that are there
@@ -138,5 +135,31 @@ impl Shared {
                 return next.map(|connection| (connection, permit));
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        pin::pin,
+        task::{Context, Waker},
+    };
+
+    use super::*;
+    use crate::{Server, ServerConfig};
+
+    /// Tokio assigns a permit to who waits for it, who may not be polled before the shutdown has ended.
+    #[tokio::test]
+    async fn the_end_of_a_server_does_not_wait_for_a_connection_that_waits_for_its_permit() {
+        let server = Server::builder().config(ServerConfig::default().max_connections(1));
+        let server = server.keep_open().build().expect("it is kept open").shared;
+        let first = server.connection_permit().await;
+        let mut second = pin!(server.connection_permit());
+        let mut cx = Context::from_waker(Waker::noop());
+        assert!(second.as_mut().poll(&mut cx).is_pending());
+        assert!(pin!(server.no_connections()).poll(&mut cx).is_pending());
+        drop(first);
+        assert!(pin!(server.no_connections()).poll(&mut cx).is_ready());
+        drop(second.await);
     }
 }

@@ -31,7 +31,7 @@ use crate::server::call::{
 use crate::{
     Status,
     snapshot::CallWait,
-    transport::limiter::{Closed, Load, Permit},
+    transport::limiter::{Closed, Load},
 };
 
 /// The part of the limit that is free while handlers go on freely.
@@ -101,13 +101,13 @@ pub(in crate::server) fn may_resume(call: &Call) -> bool {
     connection.may_wait_too(part) && !limits.next.is_full()
 }
 
-/// Waits until a handler may be polled: for the first time, or again, while the client reads. It holds the permit, if it
-/// has one, until it was polled.
+/// Waits until a handler may be polled: for the first time, or again, while the client reads. It returns in the step that
+/// polls the handler, without the permit: a handler that blocks its thread holds up no other.
 ///
-/// One handler of the connection goes on whenever a call might begin, after what the one before it has replied at once is
-/// counted. Endless streams may hold more than the limit at any time, and handlers that have not begun have no other way:
+/// One handler of the connection goes on whenever a call might begin. On one thread, what the one before it has replied at
+/// once is counted then; on several, each may poll one meanwhile. Endless streams may hold more than the limit at any time, and handlers that have not begun have no other way:
 /// calls that were spawned earlier have filled the queue since these were admitted.
-pub(in crate::server) async fn wait_for_permit(call: &Call, has_begun: bool) -> Option<Permit<'_>> {
+pub(in crate::server) async fn wait_for_permit(call: &Call, has_begun: bool) {
     let connection = &*call.connection;
     let _waiting = connection.registry.enter(call.info(), CallWait::Capacity);
     let _wait = call.end.wait();
@@ -118,12 +118,13 @@ pub(in crate::server) async fn wait_for_permit(call: &Call, has_begun: bool) -> 
         connection.wait_for_capacity().await?;
         // The tasks that were woken meanwhile run first: the handler may block its thread.
         give_way().await;
-        Ok::<_, Closed>(permit)
+        drop(permit);
+        Ok::<_, Closed>(())
     };
     tokio::select! {
         biased;
-        Ok(permit) = next => Some(permit),
-        () = limits.replies.stall(stall_timeout, &is_reading), if has_begun => None,
+        Ok(()) = next => {}
+        () = limits.replies.stall(stall_timeout, &is_reading), if has_begun => {}
         // A connection that has ended drops its handlers.
         else => pending().await,
     }
@@ -131,6 +132,12 @@ pub(in crate::server) async fn wait_for_permit(call: &Call, has_begun: bool) -> 
 
 #[cfg(test)]
 mod tests {
+    use std::{
+        future::Future,
+        pin::pin,
+        task::{Context, Waker},
+    };
+
     use super::*;
     use crate::{
         ServerConfig,
@@ -178,12 +185,18 @@ mod tests {
 
     #[tokio::test]
     async fn a_handler_does_not_overtake_one_that_waits_for_its_permit() {
-        let (_server, connection) = idle_connection(config());
-        let [of_call, of_another] = [1, 3].map(|id| unary_call(connection.clone(), id));
+        let config = ServerConfig { send_queue_frames: 1, ..config() };
+        let (_server, connection) = idle_connection(config);
+        let [of_call, of_another, of_third] =
+            [1, 3, 5].map(|id| unary_call(connection.clone(), id));
         let _waiting = WaitingReply::of_any_length(&of_another, 1);
-        let first = wait_for_permit(&of_call, true).await.expect("there is capacity");
-        assert!(!may_resume(&of_call));
-        drop(first);
-        assert!(may_resume(&of_call));
+        let capacity = connection.queue.try_reserve(1).ok().flatten().expect("the queue is empty");
+        let mut first = pin!(wait_for_permit(&of_call, true));
+        assert!(first.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+        assert!(!may_resume(&of_third));
+        drop(capacity);
+        first.await;
+        // The handler is polled in this step. If it blocks its thread, nobody waits behind it.
+        assert!(may_resume(&of_third));
     }
 }

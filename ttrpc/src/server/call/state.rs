@@ -533,7 +533,7 @@ mod tests {
             Arc::get_mut(&mut call).expect("nobody has it yet").head.more_to_come = more_to_come;
             let (handler, payload) = (replies(), Payload::borrowed(&[]));
             let owner = CallOwner::new(call);
-            owner.start(handler, Kind::Unary, None, payload, false).expect("it decodes");
+            owner.start(handler, Kind::Unary, None, payload).expect("it decodes");
             assert_eq!(socket.stream_ids(), sent);
             poll_sender(&mut sender).await;
         }

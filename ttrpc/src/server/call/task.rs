@@ -135,7 +135,7 @@ impl CallOwner {
 
     /// Opens the stream, and starts the handler of a method of this kind with what it decodes of the payload; or its
     /// interceptors, after which it is decoded. A stream takes the payload as its first message: an empty one only if
-    /// the method needs one. Of a call that has not waited to be admitted, the receiver has just seen that it may begin.
+    /// the method needs one.
     ///
     /// # Errors
     /// The refusal of a payload that does not decode, for a call without interceptors.
@@ -145,7 +145,6 @@ impl CallOwner {
         kind: Kind,
         chain: Option<&Chain>,
         payload: Payload<'_>,
-        has_waited: bool,
     ) -> Result<(), Refusal> {
         let call = self.ctx.call();
         let connection = &call.connection;
@@ -178,10 +177,7 @@ impl CallOwner {
             return Ok(());
         }
         let mut cx = task::Context::from_waker(Waker::noop());
-        let first = span.in_scope(|| match has_waited {
-            true => task.first_step(&mut cx),
-            false => Some(poll_handler(&task.owner.ctx, &mut task.handler, &mut cx)),
-        });
+        let first = span.in_scope(|| task.first_step(&mut cx));
         if !matches!(first, Some(Poll::Ready(Ok(None)))) {
             // What it waits for counts before the next frame is acted on. Its task polls it again.
             let mut rest = span.instrument(Box::pin(task.go_on(first)));
@@ -312,10 +308,11 @@ async fn run_handler(
     handler: &mut BoxHandler,
     mut first: Option<Poll<Step>>,
 ) -> Step {
-    let (call, mut granted) = (ctx.call(), None);
+    let (call, mut is_granted) = (ctx.call(), false);
     if first.is_none() {
-        granted = Some(unconstrained(wait_for_permit(call, false)).await);
+        unconstrained(wait_for_permit(call, false)).await;
         call.check_time()?;
+        is_granted = true;
     }
     let step = loop {
         let polled = poll_fn(|cx| {
@@ -323,22 +320,19 @@ async fn run_handler(
             if let Some(polled) = first.take() {
                 return polled.map(Some);
             }
-            if granted.is_none() && !may_resume(call) {
+            if !mem::take(&mut is_granted) && !may_resume(call) {
                 return Poll::Ready(None);
             }
-            let polled = poll_handler(ctx, handler, cx).map(Some);
-            if polled.is_pending() {
-                granted = None;
-            }
-            polled
+            poll_handler(ctx, handler, cx).map(Some)
         });
-        match polled.await {
-            Some(step) => break step,
-            None => granted = Some(unconstrained(wait_for_permit(call, true)).await),
+        if let Some(step) = polled.await {
+            break step;
         }
+        unconstrained(wait_for_permit(call, true)).await;
+        is_granted = true;
     };
     let Some(mut unsent) = step? else { return Ok(None) };
-    // It counts from now on, and the handler's permit until now.
+    // It counts from now on, in the step that has polled the handler.
     let waiting = match WaitingReply::new(call, unsent.len) {
         Ok(waiting) => waiting,
         Err(status) => {
@@ -347,7 +341,6 @@ async fn run_handler(
             WaitingReply::of_any_length(call, unsent.len)
         }
     };
-    drop(granted);
     let observed = call.stats.as_ref().map(CallStats::wait_for_capacity);
     let permit = waiting.permit().await;
     drop(observed);

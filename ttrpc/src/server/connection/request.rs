@@ -230,7 +230,8 @@ impl<'a> IncomingRequest<'a> {
         load: AdmittedLoad,
         has_waited: bool,
     ) -> Result<(), Refusal> {
-        head.metadata = request.metadata.decode()?;
+        let metadata = request.metadata.decode();
+        head.metadata = metadata.inspect_err(|_| self.connection.call_limits().release(load))?;
         let has_inbox = target.has_inbox(head.flags);
         let call = Call::new(self.connection.clone(), head, load, has_inbox);
         if has_waited && let Some(stats) = &call.stats {
@@ -238,7 +239,7 @@ impl<'a> IncomingRequest<'a> {
         }
         let (handler, kind) = target.handler();
         let payload = self.data.part(request.payload);
-        CallOwner::new(call).start(handler, kind, target.chain(), payload, has_waited)
+        CallOwner::new(call).start(handler, kind, target.chain(), payload)
     }
 
     /// Reports that the call is refused, and notes that its stream is.
