@@ -3,7 +3,7 @@
 use std::{pin::Pin, sync::Arc, time::Duration};
 
 use tokio::{task::JoinSet, time::timeout};
-use ttrpc::{Connection, Server};
+use ttrpc::{Client, Connection, Server};
 
 use crate::{
     Error, Plugin, PluginId, Runtime,
@@ -61,7 +61,7 @@ pub(crate) async fn run<P: Plugin>(
 
     let life = async {
         // It serves already: Configure may come before the answer.
-        register(&runtime, id, &session).await?;
+        register(&runtime, &client, id, &session).await?;
         tracing::info!(plugin = %id, "the plugin is registered");
         std::future::pending().await
     };
@@ -112,14 +112,26 @@ pub(crate) async fn run<P: Plugin>(
     }
 }
 
-async fn register(runtime: &Runtime, id: &PluginId, session: &Session) -> Result<(), Error> {
+async fn register(
+    runtime: &Runtime,
+    client: &Client,
+    id: &PluginId,
+    session: &Session,
+) -> Result<(), Error> {
     let request = RegisterPluginRequest {
         plugin_name: id.name().to_owned(),
         plugin_idx: id.index().to_owned(),
         nri_version: NRI_VERSION.to_owned(),
     };
     let call = runtime.client().register_plugin(request).timeout(REGISTRATION_TIMEOUT);
-    call.await.map_err(|source| Error::Register { plugin: id.to_string(), source })?;
+    if let Err(source) = call.await {
+        // A runtime that has configured the plugin had registered it, though it went before its answer arrived: that
+        // is the end of the connection.
+        if session.configured.borrow().is_some() && client.close_reason().is_some() {
+            return std::future::pending().await;
+        }
+        return Err(Error::Register { plugin: id.to_string(), source });
+    }
     let mut configured = session.configured.subscribe();
     let configured = timeout(REGISTRATION_TIMEOUT, configured.wait_for(Option::is_some)).await;
     let seconds = REGISTRATION_TIMEOUT.as_secs();
@@ -133,12 +145,20 @@ async fn register(runtime: &Runtime, id: &PluginId, session: &Session) -> Result
 
 #[cfg(test)]
 mod tests {
+    use std::future::pending;
+
     use tokio::io::duplex;
-    use ttrpc::{Context, async_trait};
+    use ttrpc::{
+        Context, RawEnd, async_trait,
+        client::ConnectOptions,
+        server::{Fallback, FallbackCall},
+    };
 
     use super::*;
     use crate::{
         Container, ContainerEviction, ContainerUpdate, EventMask, PodSandbox, Status,
+        mux::MuxConfig,
+        proto::{ConfigureRequest, PluginClient, SynchronizeRequest},
         runtime::{PluginConnection, RuntimeInfo, UpdateContainers},
     };
 
@@ -217,6 +237,42 @@ mod tests {
         };
         let Error::Synchronize(status) = error else { panic!("{error}") };
         assert!(status.message().contains("panicked") && !was_ready, "{status}");
+    }
+
+    /// Answers no RegisterPlugin.
+    struct NeverAnswers;
+
+    #[async_trait]
+    impl Fallback for NeverAnswers {
+        async fn call(&self, _: &Context, _: FallbackCall) -> Result<RawEnd, Status> {
+            pending().await
+        }
+    }
+
+    #[tokio::test]
+    async fn a_runtime_that_goes_before_its_answer_had_registered_the_plugin_that_it_configured() {
+        let (here, there) = duplex(1 << 16);
+        let id = PluginId::new("10", "p").expect("it is one");
+        let mut never = std::pin::pin!(pending());
+        let (plugin, options) = (Arc::new(NeedsOne), Arc::default());
+        let session = run(Connection::new(here), &id, &plugin, &options, &mut never);
+        let runtime = async {
+            let ids = [ConnId::PLUGIN, ConnId::RUNTIME];
+            let (_mux, [called, served]) =
+                Mux::start(Connection::new(there), MuxConfig::default(), ids);
+            let server = Server::builder().fallback(NeverAnswers).connection(served);
+            let server = server.build().expect("it has a connection");
+            let _served = tokio::spawn(server.serve());
+            let client = PluginClient::new(ConnectOptions::new().from_connection(called));
+            client.configure(ConfigureRequest::default()).await.expect("it has no configuration");
+            let containers = vec![Container::named("c")];
+            let request = SynchronizeRequest { containers, ..Default::default() };
+            client.synchronize(request).await.expect("there is one");
+        };
+        let (End::Failed { error, was_ready }, ()) = tokio::join!(session, runtime) else {
+            panic!("nobody asked")
+        };
+        assert!(matches!(error, Error::Disconnected(_)) && was_ready, "{error}");
     }
 
     /// A session with a runtime that reports these containers, then ends.
