@@ -8,12 +8,12 @@ use std::{
         unix::fs::MetadataExt,
     },
     path::PathBuf,
-    sync::Arc,
+    sync::{Arc, OnceLock},
 };
 
 use rustix::{
     event::{PollFd, PollFlags, Timespec},
-    fs::{AtFlags, CWD, FileType, Mode, OFlags, ResolveFlags, StatxFlags},
+    fs::{AtFlags, CWD, FileType, Mode, OFlags, ResolveFlags, Statx, StatxFlags},
 };
 use tokio::io::Interest;
 
@@ -44,7 +44,8 @@ pub struct Place {
 }
 
 impl Place {
-    /// Finds a FIFO whose path the kernel has in its cache. Linux before 5.12 finds none.
+    /// Finds a FIFO whose path the kernel has in its cache, on a file system that asks no server. Linux before 5.12 finds
+    /// none.
     pub fn find(path: PathBuf) -> Place {
         let flags = OFlags::PATH | OFlags::CLOEXEC;
         let found = rustix::fs::openat2(CWD, &path, flags, Mode::empty(), ResolveFlags::CACHED);
@@ -67,11 +68,29 @@ impl Place {
     }
 }
 
-/// Whether this is a FIFO, as far as the kernel knows without asking a server.
+/// Whether this is a FIFO, as far as the kernel knows without asking a server, and is opened without asking one.
 fn is_cached_fifo(file: &OwnedFd) -> bool {
     let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
-    rustix::fs::statx(file, c"", flags, StatxFlags::TYPE)
-        .is_ok_and(|found| FileType::from_raw_mode(found.stx_mode.into()) == FileType::Fifo)
+    rustix::fs::statx(file, c"", flags, StatxFlags::TYPE).is_ok_and(|found| {
+        FileType::from_raw_mode(found.stx_mode.into()) == FileType::Fifo
+            && local_devices().contains(&Some(device(&found)))
+    })
+}
+
+/// Where containerd's clients have their FIFOs, and the shim its bundle. Who opens a file of another file system may have to
+/// ask a server whether it may, though the path is in the cache.
+fn local_devices() -> &'static [Option<(u32, u32)>; 2] {
+    static DEVICES: OnceLock<[Option<(u32, u32)>; 2]> = OnceLock::new();
+    DEVICES.get_or_init(|| {
+        ["/run", "."].map(|folder| {
+            let found = rustix::fs::statx(CWD, folder, AtFlags::empty(), StatxFlags::TYPE);
+            found.ok().as_ref().map(device)
+        })
+    })
+}
+
+fn device(found: &Statx) -> (u32, u32) {
+    (found.stx_dev_major, found.stx_dev_minor)
 }
 
 /// A path of an open file that works also when its own is removed.

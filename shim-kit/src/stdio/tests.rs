@@ -510,7 +510,7 @@ fn fifos_are_opened_without_another_thread() {
     runtime.unwrap().block_on(async {
         // The only other thread that there may be.
         tokio::task::spawn_blocking(move || gate.recv());
-        let folder = tempfile::tempdir().unwrap();
+        let folder = tempfile::tempdir_in(".").unwrap();
         let [stdin, stdout, stderr] = ["stdin", "stdout", "stderr"].map(|name| fifo(&folder, name));
         // What is open stays in the kernel's cache.
         let _held = [&stdin, &stdout, &stderr].map(|path| client(path));
@@ -525,6 +525,16 @@ fn fifos_are_opened_without_another_thread() {
         assert!(quick > 0, "each waits for the thread");
         drop(busy);
     });
+}
+
+/// A server that has gone would block the thread as the FIFO is opened.
+#[test]
+fn a_fifo_of_another_file_system_is_not_at_hand() {
+    let folders = [".", "/dev/shm"].map(|folder| tempfile::tempdir_in(folder).unwrap());
+    let [here, there] = folders.each_ref().map(|folder| fifo(folder, "fifo"));
+    let _held = [&here, &there].map(|path| client(path));
+    assert!((0..100).any(|_| Place::find(here.clone().into()).is_at_hand()));
+    assert!((0..100).all(|_| !Place::find(there.clone().into()).is_at_hand()));
 }
 
 #[test]
