@@ -272,16 +272,16 @@ where
     F: Future<Output = Result<R, Status>> + Send + 'static,
     R: Reply + 'static,
 {
-    Contained::new(Box::pin(Steps::New { make, request: None }))
+    Contained::new(Box::pin(Steps::New { parts: Some((make, None)) }))
 }
 
 pin_project! {
     /// How far a handler is.
     #[project = StepsProject]
     #[project_ref = StepsRef]
-    #[project_replace = StepsOwned]
     enum Steps<H, M, F, R> {
-        New { make: H, request: Option<M> },
+        // Without its parts once `make` has been called, which may have panicked.
+        New { parts: Option<(H, Option<M>)> },
         Running { #[pin] future: F },
         Replied { reply: R },
         Cleared,
@@ -297,7 +297,9 @@ where
 {
     fn decode(self: Pin<&mut Self>, payload: Payload<'_>) -> Result<(), DecodeError> {
         match self.project() {
-            StepsProject::New { request, .. } => request.insert(M::default()).merge(payload),
+            StepsProject::New { parts: Some((_, request)) } => {
+                request.insert(M::default()).merge(payload)
+            }
             _ => Ok(()),
         }
     }
@@ -307,17 +309,20 @@ where
         ctx: &Context,
         cx: &mut task::Context<'_>,
     ) -> Poll<Result<(), Status>> {
-        if let StepsProject::New { .. } = self.as_mut().project()
-            && let StepsOwned::New { make, request } = self.as_mut().project_replace(Steps::Cleared)
+        if let StepsProject::New { parts } = self.as_mut().project()
+            && let Some((make, request)) = parts.take()
         {
             let future = make(ctx.clone(), request.unwrap_or_default());
             self.set(Steps::Running { future });
         }
         if let StepsProject::Running { future } = self.as_mut().project() {
-            let result = ready!(future.poll(cx));
-            // A handler whose failure waits for capacity may be polled once more, when its call is over.
-            let result = result.inspect_err(|_| self.set(Steps::Cleared));
-            self.set(Steps::Replied { reply: result? });
+            let (next, result) = match ready!(future.poll(cx)) {
+                Ok(reply) => (Steps::Replied { reply }, Ok(())),
+                // A handler whose failure waits for capacity may be polled once more, when its call is over.
+                Err(status) => (Steps::Cleared, Err(status)),
+            };
+            self.set(next);
+            return Poll::Ready(result);
         }
         Poll::Ready(Ok(()))
     }
