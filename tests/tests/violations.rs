@@ -92,6 +92,22 @@ async fn violations_of_one_connection_do_not_hide_those_of_another() {
     }
 }
 
+/// A client sends them at its own pace, each on a stream of its own.
+#[tokio::test(start_paused = true)]
+async fn messages_of_streams_that_are_too_long_are_not_warned_of() {
+    let (log, _guard) = Log::start(Level::WARN);
+    let (here, there) = duplex(PIPE_LEN);
+    let _server = TestServer::start(ServerConfig::default(), [there]);
+    let mut peer = Played::new(here);
+    for id in (1..FEW as u32 * 4).step_by(2) {
+        peer.send(open_stream(id, "Collect")).await;
+        peer.send(Frame { data: vec![0; MAX_DATA_LEN + 1], ..Frame::message(id, &chunk(0)) }).await;
+        let status = Response::decode_from(&peer.receive().await.data).status.unwrap();
+        assert_eq!(status.code, code::RESOURCE_EXHAUSTED);
+    }
+    assert_eq!(log.lines(&["WARN"]), Vec::<String>::new());
+}
+
 #[tokio::test(start_paused = true)]
 async fn violations_by_a_server_are_warned_of_in_the_same_way() {
     let (log, _guard) = Log::start(Level::WARN);

@@ -3,6 +3,7 @@
 
 use std::{
     io,
+    os::{fd::OwnedFd, unix::net::UnixDatagram},
     pin::Pin,
     sync::{
         Arc,
@@ -15,7 +16,7 @@ use std::{
 use rustix::io::Errno;
 use tempfile::tempdir;
 use tokio::{
-    io::duplex,
+    io::{AsyncWrite, duplex, empty, join},
     sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel},
     task::{JoinHandle, yield_now},
     time::{Instant, sleep},
@@ -243,6 +244,89 @@ async fn a_full_server_that_goes_on_accepting_waits_for_a_place() {
     handle.resume_accepting();
     echo.await.unwrap().expect("it is served now");
     serving.abort();
+}
+
+/// What had been taken from the stream, and waited for a permit, was neither served nor closed until the pause ended.
+#[tokio::test(start_paused = true)]
+async fn a_connection_that_was_taken_before_a_pause_is_served_when_there_is_a_permit() {
+    let (connections, listener) = channel();
+    let config = ServerConfig::default().max_connections(1);
+    let (handle, serving) = start(ConformanceService::builder().config(config).listener(listener));
+    let clients = [(); 3].map(|()| {
+        let (client, connection) = pair();
+        connections.send(Ok(connection)).unwrap();
+        client
+    });
+    let [first, taken, not_taken] = clients;
+    first.echo(echo_request([])).await.unwrap();
+    settle().await;
+    handle.pause_accepting().await;
+    drop(first);
+    taken.echo(echo_request([])).timeout(PATIENCE).await.expect("it is served");
+    drop(taken);
+    let echo = waiting_echo(&not_taken);
+    eventually("the place is free", || handle.connections() == 0).await;
+    settle().await;
+    assert!(!echo.is_finished());
+    handle.resume_accepting();
+    echo.await.unwrap().expect("it is served now");
+    serving.abort();
+}
+
+/// Notes that it is shut down.
+struct NotesShutdown(Arc<AtomicBool>);
+
+impl AsyncWrite for NotesShutdown {
+    fn poll_write(self: Pin<&mut Self>, _: &mut Context<'_>, b: &[u8]) -> Poll<io::Result<usize>> {
+        Poll::Ready(Ok(b.len()))
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.0.store(true, Relaxed);
+        Poll::Ready(Ok(()))
+    }
+}
+
+/// A server that ends shuts down all connections that it has, also those that waited for a permit or for it to begin. They
+/// were dropped.
+#[tokio::test]
+async fn connections_that_are_never_served_are_shut_down_with_the_server() {
+    let noting = || {
+        let is_shut_down = Arc::new(AtomicBool::new(false));
+        let writer = NotesShutdown(is_shut_down.clone());
+        (is_shut_down, Connection::new(join(empty(), writer)))
+    };
+
+    let (is_shut_down, connection) = noting();
+    let (connections, listener) = channel();
+    connections.send(Ok(connection)).unwrap();
+    let config = ServerConfig::default().max_connections(1);
+    let (client, first) = pair();
+    let builder = ConformanceService::builder().config(config).connection(first);
+    let (handle, serving) = start(builder.listener(listener));
+    client.echo(echo_request([])).await.unwrap();
+    settle().await;
+    assert!(!is_shut_down.load(Relaxed));
+    handle.close().await;
+    serving.await.unwrap().unwrap();
+    assert!(is_shut_down.load(Relaxed), "it was taken from a stream");
+
+    let (is_shut_down, connection) = noting();
+    let server = ConformanceService::builder().connection(connection).build().unwrap();
+    server.handle().close().await;
+    server.serve().await.unwrap();
+    assert!(is_shut_down.load(Relaxed), "the server was closed before it began");
+
+    let (is_shut_down, connection) = noting();
+    let not_listening = OwnedFd::from(UnixDatagram::unbound().unwrap());
+    let builder = ConformanceService::builder().connection(connection);
+    let error = builder.listener(not_listening).serve().await.unwrap_err();
+    assert!(matches!(error, Error::Listener(_)), "{error:?}");
+    assert!(is_shut_down.load(Relaxed), "a listener of the server's failed");
 }
 
 /// Counts calls.

@@ -97,25 +97,34 @@ impl Counters {
     }
 
     fn of(&self, call: &CallInfo<'_>) -> &Method {
-        let slot = match call.method_id {
-            Some(id) => self.slot_of_id(id, call),
-            None if call.is_known => self.slot(call.service, call.method),
+        let method = match call.method_id {
+            Some(id) => self.of_id(id, call.service, call.method),
+            None if call.is_known => {
+                self.slot(call.service, call.method).and_then(|slot| self.in_slot(slot))
+            }
             // Clients can make up any number of other names.
             None => None,
         };
-        slot.and_then(|slot| self.methods[slot].get()).map_or(&self.other, |method| method)
+        method.unwrap_or(&self.other)
     }
 
-    /// Returns the slot of the method that has this number, without a look at its names if it had one before.
-    fn slot_of_id(&self, id: u64, call: &CallInfo<'_>) -> Option<usize> {
+    fn in_slot(&self, slot: usize) -> Option<&Method> {
+        self.methods[slot].get().map(|method| &**method)
+    }
+
+    /// Returns the method that has this number, without a look at its names if it was asked for before.
+    fn of_id(&self, id: u64, service: &str, name: &str) -> Option<&Method> {
         let hint = &self.hints[id as usize % HINTS];
         let hinted = hint.load(Relaxed);
-        if hinted / SLOTS as u64 == id {
-            return Some(hinted as usize % SLOTS);
+        // Another thread's hint may be seen before the method.
+        if hinted / SLOTS as u64 == id
+            && let Some(method) = self.in_slot(hinted as usize % SLOTS)
+        {
+            return Some(method);
         }
-        let slot = self.slot(call.service, call.method)?;
+        let slot = self.slot(service, name)?;
         hint.store(id * SLOTS as u64 + slot as u64, Relaxed);
-        Some(slot)
+        self.in_slot(slot)
     }
 
     /// Returns the slot of the method with these names, unless too many others have one.
@@ -260,5 +269,15 @@ mod tests {
         assert!(named.clone().all(|stats| stats.begun <= 4));
         assert_eq!(stats.iter().map(|stats| stats.begun).sum::<u64>(), 4 * 1500);
         assert!(stats.is_sorted_by_key(|stats| (stats.service.clone(), stats.method.clone())));
+    }
+
+    /// Its end was counted as that of a method with counters, and its beginning was not.
+    #[test]
+    fn a_call_is_counted_by_its_method_though_only_its_hint_is_seen_yet() {
+        let counters = Counters::default();
+        let slot = Counters::default().slot("a.B", "C").expect("there are others");
+        counters.hints[7].store(7 * SLOTS as u64 + slot as u64, Relaxed);
+        assert_eq!(counters.of_id(7, "a.B", "C").map(|method| &*method.method), Some("C"));
+        assert!(counters.methods[slot].get().is_some());
     }
 }

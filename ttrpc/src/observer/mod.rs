@@ -228,7 +228,7 @@ pub struct CallInfo<'a> {
     /// If not, a client has written them, for a [fallback](crate::server::Fallback) or for a method that does not
     /// exist. Clients can make up any number of such names: do not use them as labels of metrics.
     pub is_known: bool,
-    /// Identifies the method among those of all servers of the process; counted from 0, those of one service in a row.
+    /// Identifies the method among those of all servers of the process; counted from 0.
     ///
     /// A server's calls have it if the method [is known](CallInfo::is_known), a client's never. What an observer keeps by
     /// method is found by this number without a look at the names.

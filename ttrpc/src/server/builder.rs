@@ -15,7 +15,7 @@ use tokio::{
 use crate::server::{
     ConnectionHook, Fallback, Hook, Interceptor, Limiter, Listener, Load, Oversubscribe,
     PeerPolicy, Server, ServerHandle, ServerOwner, Service, Services, Shared,
-    blocking_places::Places,
+    accept::unserved::Unserved, blocking_places::Places,
 };
 use crate::{
     Connection, Error, ServerConfig,
@@ -48,7 +48,7 @@ use crate::{
 pub struct ServerBuilder {
     services: Services,
     listeners: Vec<Listener>,
-    handed_over: Vec<Connection>,
+    handed_over: Vec<Unserved>,
     keep_open: bool,
     policy: Option<PeerPolicy>,
     observers: Observers,
@@ -116,7 +116,7 @@ impl ServerBuilder {
     /// Serves a connection that the program already has, with what it knows of the peer. May be called
     /// several times.
     pub fn connection(mut self, connection: impl Into<Connection>) -> Self {
-        self.handed_over.push(connection.into());
+        self.handed_over.push(Unserved::new(connection.into()));
         self
     }
 

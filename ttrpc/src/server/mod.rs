@@ -67,7 +67,7 @@ use tokio::{
 
 pub use crate::transport::peer::{Credentials, Peer, PeerPolicy, VsockAddr};
 use crate::{
-    Connection, Error, ServerConfig,
+    Error, ServerConfig,
     observer::Observers,
     snapshot::{Fill, ServerSnapshot},
     sync::{
@@ -212,7 +212,7 @@ pub struct Server {
     shared: Arc<Shared>,
     owner: ServerOwner,
     listeners: Vec<Listener>,
-    handed_over: Vec<Connection>,
+    handed_over: Vec<accept::unserved::Unserved>,
     keep_open: bool,
 }
 

@@ -292,7 +292,8 @@ impl ServerHandle {
     }
 
     /// Stops accepting connections from all listeners. Open connections go on; new clients wait in the
-    /// listeners' backlogs.
+    /// listeners' backlogs. One that was taken from a [`Listener::incoming`] before, and waits while
+    /// [`max_connections`](crate::ServerConfig::max_connections) are open, is served nevertheless.
     ///
     /// A supervisor that hands its socket to another process does this before that one begins to accept.
     ///

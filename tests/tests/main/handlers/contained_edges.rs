@@ -16,17 +16,18 @@ use std::{
 
 use futures_core::Stream;
 use tokio::{
-    io::{AsyncRead, AsyncWrite, DuplexStream, ReadBuf, duplex},
+    io::{AsyncRead, AsyncReadExt, AsyncWrite, DuplexStream, ReadBuf, duplex},
     time::timeout,
 };
 use ttrpc::{
-    Client, ClientConfig, Code, Connection, Context, RawEnd, Server, Status, async_trait,
+    Client, ClientConfig, Code, Connection, Context, RawEnd, Server, ServerConfig, Status,
+    async_trait,
     server::{
         ConnectionHook, Fallback, FallbackCall, Interceptor, Listener, Next, PeerPolicy, Routes,
         ServerHandle,
     },
 };
-use ttrpc_tests::harness::{Handmade, PATIENCE, PIPE_LEN, eventually};
+use ttrpc_tests::harness::{Handmade, PATIENCE, PIPE_LEN, eventually, settle};
 
 use super::contained::{Undroppable, blow};
 
@@ -262,6 +263,53 @@ async fn a_refused_stream_of_bytes<const BOMB: bool>() {
     }
     handle.close().await;
     serving.await.expect("serving does not panic").unwrap();
+}
+
+/// A server for one connection, which has one; another one waits for a permit, which it was given before it began to serve
+/// or which it has taken from a stream of connections.
+async fn a_stream_of_bytes_that_waits<const BOMB: bool>(is_taken: bool, place: u8) {
+    let ((first, there), (mut waits, stream)) = (duplex(PIPE_LEN), duplex(PIPE_LEN));
+    let waiting = Bytes::<BOMB> { stream, place: Arc::new(place.into()), _held: Undroppable };
+    let waiting = Connection::new(waiting);
+    let server = Server::builder()
+        .add_service(Handmade(routes(NAME)))
+        .config(ServerConfig::default().max_connections(1))
+        .connection(Connection::new(there));
+    let server = match is_taken {
+        true => server.listener(Listener::incoming(One(Some(waiting)))),
+        false => server.connection(waiting),
+    };
+    let server = server.build().unwrap();
+    let handle = server.handle();
+    let serving = tokio::spawn(server.serve());
+    let client = Client::from_io(first, ClientConfig::default());
+    assert!(is_fine(&client).await);
+    settle().await;
+    handle.close().await;
+    serving.await.expect("serving does not panic").unwrap();
+    assert_eq!(waits.read(&mut [0]).await.unwrap(), 0, "it is closed");
+}
+
+/// One connection, and no other.
+struct One(Option<Connection>);
+
+impl Stream for One {
+    type Item = io::Result<Connection>;
+
+    fn poll_next(mut self: Pin<&mut Self>, _: &mut TaskContext<'_>) -> Poll<Option<Self::Item>> {
+        self.0.take().map_or(Poll::Pending, |connection| Poll::Ready(Some(Ok(connection))))
+    }
+}
+
+/// Its destructor was run by the future that serves, which panicked with it.
+#[tokio::test]
+async fn a_stream_of_bytes_that_panics_while_it_waits_for_a_permit_does_not_end_the_server() {
+    for is_taken in [false, true] {
+        for place in [NOWHERE, SHUTDOWN] {
+            a_stream_of_bytes_that_waits::<false>(is_taken, place).await;
+            a_stream_of_bytes_that_waits::<true>(is_taken, place).await;
+        }
+    }
 }
 
 #[tokio::test]

@@ -14,9 +14,12 @@ use tokio::{
     time::{Sleep, sleep},
 };
 
-use crate::server::accept::listener::{Acceptor, Listener};
+use crate::server::accept::{
+    listener::{Acceptor, Listener},
+    unserved::Unserved,
+};
 use crate::{
-    Connection, Error,
+    Error,
     contain::notify_waiters,
     sync::Mutex,
     trace,
@@ -106,7 +109,8 @@ impl AcceptControl {
 /// The connections that a server is to serve: those that were handed over before it started, and those
 /// that its listeners accept.
 pub(in crate::server) struct Accepting {
-    handed_over: VecDeque<Connection>,
+    /// Also what was taken from streams of connections before accepting was paused.
+    handed_over: VecDeque<Unserved>,
     acceptors: Vec<PacedAcceptor>,
     /// Which acceptor to ask first, so that a busy one does not starve the others.
     next: usize,
@@ -120,7 +124,7 @@ impl Accepting {
     /// [`Error::Listener`].
     pub(in crate::server) fn start(
         listeners: Vec<Listener>,
-        handed_over: Vec<Connection>,
+        handed_over: Vec<Unserved>,
     ) -> Result<Self, Error> {
         let start = |listener: Listener| listener.start().map(PacedAcceptor::new);
         let acceptors = listeners.into_iter().map(start).collect::<Result<_, _>>();
@@ -143,6 +147,11 @@ impl Accepting {
         if has_changed {
             notify_waiters(&control.changed);
         }
+        if self.is_paused {
+            // They were accepted before the pause.
+            let taken = self.acceptors.iter_mut().filter_map(|paced| paced.acceptor.taken());
+            self.handed_over.extend(taken);
+        }
         self.is_paused
     }
 
@@ -152,10 +161,7 @@ impl Accepting {
     }
 
     /// The next connection, `None` if the last listener is done.
-    pub(in crate::server) fn poll_next(
-        &mut self,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Connection>> {
+    pub(in crate::server) fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<Unserved>> {
         if let Some(connection) = self.handed_over.pop_front() {
             return Poll::Ready(Some(connection));
         }
@@ -176,7 +182,7 @@ impl Accepting {
         if somebody_waits { Poll::Ready(()) } else { Poll::Pending }
     }
 
-    fn poll_accept(&mut self, cx: &mut Context<'_>) -> Poll<Option<io::Result<Connection>>> {
+    fn poll_accept(&mut self, cx: &mut Context<'_>) -> Poll<Option<io::Result<Unserved>>> {
         if self.is_paused {
             return Poll::Pending;
         }
@@ -221,7 +227,7 @@ impl PacedAcceptor {
         self.acceptor.poll_waiting(cx)
     }
 
-    fn poll_accept(&mut self, cx: &mut Context<'_>) -> Poll<Option<io::Result<Connection>>> {
+    fn poll_accept(&mut self, cx: &mut Context<'_>) -> Poll<Option<io::Result<Unserved>>> {
         if self.pause.is_some() {
             return Poll::Pending;
         }
@@ -255,7 +261,7 @@ mod tests {
     use tokio::io::{DuplexStream, duplex};
 
     use super::*;
-    use crate::transport::peer::Peer;
+    use crate::{Connection, transport::peer::Peer};
 
     fn is_ready<T>(future: Pin<&mut impl Future<Output = T>>) -> bool {
         future.poll(&mut Context::from_waker(Waker::noop())).is_ready()

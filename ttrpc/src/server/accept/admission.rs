@@ -13,7 +13,7 @@ use crate::server::{
     connection::tasks,
 };
 use crate::{
-    Connection, Error,
+    Error,
     contain::notify_waiters,
     observer::{ConnectionInfo, Side},
     sync::atomic::Ordering::{Relaxed, SeqCst},
@@ -110,7 +110,7 @@ impl Shared {
                 next = self.next_connection(accepting), if !is_done => next,
             };
             if let Some((connection, permit)) = next {
-                let admitted = self.admit(Unserved::new(connection), permit);
+                let admitted = self.admit(connection, permit);
                 match self.hook {
                     None => _ = admitted.await,
                     // A hook does not block the next connection.
@@ -120,13 +120,13 @@ impl Shared {
         }
     }
 
-    /// The next connection with its permit, `None` if the last listener is done. Nothing is accepted while
-    /// there is no permit: a client without one waits in the backlog, where another process may take it.
-    /// Cancel safe.
+    /// The next connection with its permit, `None` if the last listener is done. While there is no permit, a socket accepts
+    /// nothing: a client waits in the backlog, where another process may take it. Of a stream of connections one is taken
+    /// and waits. Cancel safe.
     async fn next_connection(
         self: &Arc<Self>,
         accepting: &mut Accepting,
-    ) -> Option<(Connection, ConnectionPermit)> {
+    ) -> Option<(Unserved, ConnectionPermit)> {
         loop {
             poll_fn(|cx| accepting.poll_waiting(cx)).await;
             let permit = self.connection_permit().await;

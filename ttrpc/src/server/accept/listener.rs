@@ -6,13 +6,13 @@ use std::{
     io,
     net::{SocketAddr, ToSocketAddrs},
     os::fd::OwnedFd,
-    pin::Pin,
     task::{Context, Poll, ready},
 };
 
 use futures_core::Stream;
 use socket2::{SockAddr, Socket};
 
+use crate::server::accept::unserved::Unserved;
 use crate::{
     Connection, Error,
     contain::{Contained, Panicked, contain},
@@ -25,7 +25,9 @@ use crate::{
     },
 };
 
-type Incoming = Contained<Pin<Box<dyn Stream<Item = io::Result<Connection>> + Send>>>;
+/// Polls a stream of connections.
+type Incoming =
+    Contained<Box<dyn FnMut(&mut Context<'_>) -> Poll<Option<io::Result<Unserved>>> + Send>>;
 
 /// A source of a server's connections.
 ///
@@ -96,9 +98,12 @@ impl Listener {
     pub fn incoming<C: Into<Connection>>(
         connections: impl Stream<Item = io::Result<C>> + Send + 'static,
     ) -> Self {
-        let incoming: Pin<Box<dyn Stream<Item = _> + Send>> =
-            Box::pin(IntoConnections { connections });
-        Listener { file: None, source: Source::Incoming(Contained::new(incoming)) }
+        let mut connections = Box::pin(connections);
+        let incoming = move |cx: &mut Context<'_>| {
+            let next = connections.as_mut().poll_next(cx);
+            next.map_ok(|connection| Unserved::new(connection.into()))
+        };
+        Listener { file: None, source: Source::Incoming(Contained::new(Box::new(incoming))) }
     }
 
     fn of_socket(socket: io::Result<Socket>) -> Self {
@@ -250,13 +255,12 @@ pub struct Acceptor {
     kind: Kind,
 }
 
+/// What a stream of connections has returned, and waits to be accepted.
+type Next = Option<Option<io::Result<Unserved>>>;
+
 enum Kind {
     Socket(ListeningSocket),
-    Incoming {
-        connections: Incoming,
-        /// What the stream has returned, and was not accepted yet.
-        next: Option<Option<io::Result<Connection>>>,
-    },
+    Incoming { connections: Incoming, next: Next },
 }
 
 impl Acceptor {
@@ -267,66 +271,49 @@ impl Acceptor {
     /// # Errors
     /// What the operating system says: usually the lack of descriptors, which passes.
     pub async fn accept(&mut self) -> Option<io::Result<Connection>> {
-        poll_fn(|cx| self.poll_accept(cx)).await
+        let accepted = poll_fn(|cx| self.poll_accept(cx)).await;
+        accepted.map(|accepted| accepted.map(Unserved::into_served))
     }
 
     /// The next connection, `None` when there will be no more.
     pub(in crate::server) fn poll_accept(
         &mut self,
         cx: &mut Context<'_>,
-    ) -> Poll<Option<io::Result<Connection>>> {
+    ) -> Poll<Option<io::Result<Unserved>>> {
         match &mut self.kind {
-            Kind::Socket(socket) => socket.poll_accept(cx).map(Some),
-            Kind::Incoming { connections, next } => match next.take() {
-                Some(next) => Poll::Ready(next),
-                None => poll_incoming(connections, cx),
-            },
-        }
-    }
-
-    /// Completes when a connection, or the end, waits to be accepted. It accepts nobody from a socket.
-    pub(in crate::server) fn poll_waiting(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        match &mut self.kind {
-            Kind::Socket(socket) => socket.poll_waiting(cx),
+            Kind::Socket(socket) => socket.poll_accept(cx).map_ok(Unserved::new).map(Some),
             Kind::Incoming { connections, next } => {
-                if next.is_none() {
-                    *next = Some(ready!(poll_incoming(connections, cx)));
-                }
-                Poll::Ready(())
+                ready!(poll_incoming(connections, next, cx));
+                Poll::Ready(next.take().flatten())
             }
         }
     }
+
+    /// Completes when a connection, or the end, waits to be accepted. It accepts nobody from a socket, and takes one
+    /// connection from a stream.
+    pub(in crate::server) fn poll_waiting(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        match &mut self.kind {
+            Kind::Socket(socket) => socket.poll_waiting(cx),
+            Kind::Incoming { connections, next } => poll_incoming(connections, next, cx),
+        }
+    }
+
+    /// The connection that was taken from a stream and waits to be accepted, if there is one.
+    pub(in crate::server) fn taken(&mut self) -> Option<Unserved> {
+        let Kind::Incoming { next, .. } = &mut self.kind else { return None };
+        next.take_if(|next| matches!(next, Some(Ok(_))))??.ok()
+    }
 }
 
-fn poll_incoming(
-    connections: &mut Incoming,
-    cx: &mut Context<'_>,
-) -> Poll<Option<io::Result<Connection>>> {
-    contain(|| connections.as_mut().poll_next(cx)).unwrap_or_else(|Panicked| {
-        trace::warn!("a listener's stream of connections panicked");
-        Poll::Ready(None)
-    })
+fn poll_incoming(connections: &mut Incoming, next: &mut Next, cx: &mut Context<'_>) -> Poll<()> {
+    if next.is_none() {
+        let polled = contain(|| connections(cx));
+        *next = Some(ready!(polled.unwrap_or_else(|Panicked| {
+            trace::warn!("a listener's stream of connections panicked");
+            Poll::Ready(None)
+        })));
+    }
+    Poll::Ready(())
 }
 
 debug_in_short!(Acceptor);
-
-pin_project_lite::pin_project! {
-    /// A stream whose items are made into connections.
-    struct IntoConnections<S> {
-        #[pin]
-        connections: S,
-    }
-}
-
-impl<S, C> Stream for IntoConnections<S>
-where
-    S: Stream<Item = io::Result<C>>,
-    C: Into<Connection>,
-{
-    type Item = io::Result<Connection>;
-
-    fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        let next = ready!(self.project().connections.poll_next(cx));
-        Poll::Ready(next.map(|connection| connection.map(Into::into)))
-    }
-}

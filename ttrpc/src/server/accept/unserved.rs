@@ -16,6 +16,7 @@ use crate::{
 
 /// A connection from the moment when a server has it until it is served. Dropped before, it ends as a served one
 /// does: its writer is shut down. A task of its own does that if it takes time.
+#[derive(Debug)]
 pub(in crate::server) struct Unserved(Option<Connection>);
 
 const TAKEN_ONCE: &str = "a connection is served once";

@@ -127,10 +127,8 @@ async fn receive<R: ReadHalf>(
     reader: &mut FrameReader<R>,
     violations: &mut Violations,
 ) -> Result<(), Failure> {
-    let (header, is_too_long) = match decoded {
-        Decoded::Frame(header) => (header, false),
-        Decoded::Oversized(header) => (header, true),
-    };
+    let (Decoded::Frame(header) | Decoded::Oversized(header)) = decoded;
+    let is_too_long = matches!(decoded, Decoded::Oversized(_));
     let too_long = || {
         let len = header.data_len;
         Refusal::limit(format!("a frame of {len} bytes is longer than {MAX_DATA_LEN}"))
@@ -155,13 +153,11 @@ async fn receive<R: ReadHalf>(
             return Ok(());
         }
     };
-    match ended {
-        Some(call) => call.taken_out(refusal.outcome()),
-        None if header.frame_type == FrameType::Request => {
-            let unread = Header { data_len: 0, ..header };
-            connection.refused(unread, ("", ""), reader.read_at(), false, refusal.outcome());
-        }
-        None => {}
+    if let Some(call) = ended {
+        call.taken_out(refusal.outcome());
+    } else if header.frame_type == FrameType::Request {
+        let unread = Header { data_len: 0, ..header };
+        connection.refused(unread, ("", ""), reader.read_at(), false, refusal.outcome());
     }
     Err(refusal.into())
 }
@@ -182,7 +178,11 @@ async fn deliver<R: ReadHalf>(
             && connection.inbox_limits().try_acquire(load).is_some();
         if !is_admitted && !inbox.is_closed() {
             match Box::pin(wait_for_handler(connection, call, bytes, io)).await {
-                Err(Failure::Refused(refusal)) => return fail(connection, call, refusal),
+                Err(Failure::Refused(refusal)) => {
+                    let (stream_id, reason) = (call.head.stream_id, refusal.status.message());
+                    trace::warn!(stream_id, "a stream fails: {reason}");
+                    return fail(connection, call, refusal);
+                }
                 admitted => admitted?,
             }
             is_admitted = true;
@@ -205,7 +205,6 @@ fn fail(connection: &Connection, call: &Call, refusal: Refusal) -> Result<(), Fa
         return Ok(());
     }
     connection.release_messages(call.inbox().end(Err(refusal.status.clone()), true));
-    trace::warn!(stream_id = call.head.stream_id, "a stream fails: {}", refusal.status.message());
     Err(refusal.into())
 }
 

@@ -134,8 +134,8 @@ impl OpenConnection {
     ) -> Result<Self, Error> {
         let server = &connection.server;
         let mut connections = lock(&server.connections);
-        // Looked at while the list is locked: a server that drains has seen a connection on its list, or
-        // no connection gets there.
+        // The connection has its permit, and the end of a server that drains waits for permits: either that sees this
+        // one, or no connection is listed here.
         if !server.lifecycle.is_running.load(SeqCst) {
             return Err(Error::ServerEnded);
         }
