@@ -19,7 +19,7 @@ use bytes::Buf;
 use tokio::{
     runtime::{Handle, RuntimeFlavor},
     task::coop::unconstrained,
-    time::{Instant, sleep, sleep_until},
+    time::{Sleep, sleep, sleep_until},
 };
 
 use crate::server::call::{
@@ -353,16 +353,19 @@ async fn run_handler(
 /// Waits until the call is over or its deadline has passed, which an interceptor may shorten meanwhile.
 async fn time_is_over(call: &Call) -> Refusal {
     let token = call.end.token();
-    let (mut cancelled, mut time) = (pin!(token.cancelled()), pin!(sleep_until(Instant::now())));
+    let (mut cancelled, mut time) = (pin!(token.cancelled()), pin!(None::<Sleep>));
     poll_fn(|cx| {
         if cancelled.as_mut().poll(cx).is_ready() {
             return Poll::Ready(Refusal::over());
         }
-        let Some(deadline) = call.deadline() else { return Poll::Pending };
-        if time.deadline() != deadline {
-            time.as_mut().reset(deadline);
+        let deadline = call.deadline();
+        if time.as_ref().as_pin_ref().map(|time| time.deadline()) != deadline {
+            time.set(deadline.map(sleep_until));
         }
-        time.as_mut().poll(cx).map(|()| Refusal::too_late("the call's deadline passed"))
+        match time.as_mut().as_pin_mut() {
+            Some(time) => time.poll(cx).map(|()| Refusal::too_late("the call's deadline passed")),
+            None => Poll::Pending,
+        }
     })
     .await
 }
@@ -387,7 +390,11 @@ mod tests {
     };
 
     use async_trait::async_trait;
-    use tokio::{runtime, sync::mpsc, time::timeout};
+    use tokio::{
+        runtime,
+        sync::mpsc,
+        time::{Instant, timeout},
+    };
     use tokio_util::sync::CancellationToken;
 
     use super::*;
