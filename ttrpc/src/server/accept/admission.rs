@@ -14,7 +14,7 @@ use crate::server::{
 };
 use crate::{
     Error,
-    contain::notify_waiters,
+    contain::{contain, notify_waiters},
     observer::{ConnectionInfo, Side},
     sync::atomic::Ordering::{Relaxed, SeqCst},
     trace,
@@ -27,7 +27,17 @@ pub(in crate::server) struct ConnectionPermit(Arc<Shared>);
 impl Drop for ConnectionPermit {
     fn drop(&mut self) {
         self.0.admitted_connections.fetch_sub(1, SeqCst);
-        self.0.connection_permits.add_permits(1);
+        // Who waits for it may have a waker of the program's.
+        let _ = contain(|| self.0.connection_permits.add_permits(1));
+        notify_waiters(&self.0.connection_ended);
+    }
+}
+
+/// A wait for a permit, at whose end nobody may wait any more.
+struct PermitWait<'a>(&'a Shared);
+
+impl Drop for PermitWait<'_> {
+    fn drop(&mut self) {
         notify_waiters(&self.0.connection_ended);
     }
 }
@@ -80,6 +90,7 @@ impl Shared {
                 // Clients that are held up look as if the server had died, so that it is said.
                 let max_connections = self.config.max_connections;
                 trace::warn!(max_connections, "new connections wait until others end");
+                let _wait = PermitWait(self);
                 permits.acquire().await.expect("the semaphore is never closed")
             }
         };
@@ -91,6 +102,14 @@ impl Shared {
     /// Waits until no connection is open or at the hook.
     pub(in crate::server) async fn no_connections(&self) {
         wait_until(&self.connection_ended, &|| self.admitted_connections.load(SeqCst) == 0).await;
+    }
+
+    /// Waits until no connection is open or at the hook, and none has been assigned a permit.
+    async fn idle(&self) {
+        let (permits, most) = (&self.connection_permits, self.config.max_connections);
+        let is_idle =
+            || self.admitted_connections.load(SeqCst) == 0 && permits.available_permits() == most;
+        wait_until(&self.connection_ended, &is_idle).await;
     }
 
     /// Serves connections for as long as more can come, or, when none can, until those that are there
@@ -106,7 +125,7 @@ impl Shared {
             let next = tokio::select! {
                 biased;
                 () = self.accept_control.asks_for_more(is_paused) => continue,
-                () = self.no_connections(), if is_done && !keep_open => return,
+                () = self.idle(), if is_done && !keep_open => return,
                 next = self.next_connection(accepting), if !is_done => next,
             };
             if let Some((connection, permit)) = next {
@@ -160,6 +179,10 @@ mod tests {
         assert!(pin!(server.no_connections()).poll(&mut cx).is_pending());
         drop(first);
         assert!(pin!(server.no_connections()).poll(&mut cx).is_ready());
+        // A server without listeners goes on for it.
+        let mut idle = pin!(server.idle());
+        assert!(idle.as_mut().poll(&mut cx).is_pending());
         drop(second.await);
+        assert!(idle.as_mut().poll(&mut cx).is_ready());
     }
 }

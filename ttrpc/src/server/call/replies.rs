@@ -10,8 +10,9 @@
 //! waits in a queue for a permit then. What it replies is counted in the step that polls it. So there wait no more
 //! replies than the limit allows, and one for each thread of the runtime.
 //!
-//! Streams of a client that reads may always have messages that wait, as many as the limit allows. So one handler, new
-//! or not, goes on beside the limit whenever all that waited before it has capacity.
+//! Streams of a client that reads may always have messages that wait, as many as the limit allows. So handlers, new or
+//! not, go on beside the limit in the order in which they wait, whenever all that waited before has capacity: as many at
+//! a time as the runtime has threads.
 //!
 //! It is the client who holds such handlers up, and they may hold what others need. So they wait
 //! only as long as the client reads. When it has read nothing for a whole [`stall_timeout`] they go
@@ -31,7 +32,7 @@ use crate::server::call::{
 use crate::{
     Status,
     snapshot::CallWait,
-    transport::limiter::{Closed, Load},
+    transport::limiter::{Closed, Load, Permit},
 };
 
 /// The part of the limit that is free while handlers go on freely.
@@ -98,33 +99,38 @@ pub(in crate::server) fn may_resume(call: &Call) -> bool {
     }
     let limits = connection.limits();
     let part = limits.replies.limit().cost.div_ceil(FREE_PART);
-    connection.may_wait_too(part) && !limits.next.is_full()
+    connection.may_wait_too(part) && limits.permits.load().count == 0
 }
 
-/// Waits until a handler may be polled: for the first time, or again, while the client reads. It returns in the step that
-/// polls the handler, without the permit: a handler that blocks its thread holds up no other.
+/// The permission to poll a handler, held until that is done. The handler goes on however it is polled.
+pub(in crate::server) type PollPermit<'a> = (Permit<'a>, HandlerWait<'a>);
+
+/// Waits until a handler may be polled: for the first time, or again, while the client reads. `None` if it goes on since the
+/// client reads nothing.
 ///
-/// One handler of the connection goes on whenever a call might begin. On one thread, what the one before it has replied at
-/// once is counted then; on several, each may poll one meanwhile. Endless streams may hold more than the limit at any time, and handlers that have not begun have no other way:
-/// calls that were spawned earlier have filled the queue since these were admitted.
-pub(in crate::server) async fn wait_for_permit(call: &Call, has_begun: bool) {
+/// There is a permit for each thread of the runtime, so that a handler which blocks its thread holds up no others. Endless
+/// streams may hold more than the limit at any time, and handlers that have not begun have no other way: calls that were
+/// spawned earlier have filled the queue since these were admitted.
+pub(in crate::server) async fn wait_for_permit(
+    call: &Call,
+    has_begun: bool,
+) -> Option<PollPermit<'_>> {
     let connection = &*call.connection;
     let _waiting = connection.registry.enter(call.info(), CallWait::Capacity);
-    let _wait = call.end.wait();
+    let wait = call.end.wait();
     let (limits, stall_timeout) = (connection.limits(), connection.server.config.stall_timeout);
     let is_reading = connection.queue.is_moving();
-    let next = async {
-        let permit = limits.next.acquire(Load::one(0)).await?;
+    let granted = async {
+        let permit = limits.permits.acquire(Load::one(0)).await?;
         connection.wait_for_capacity().await?;
         // The tasks that were woken meanwhile run first: the handler may block its thread.
         give_way().await;
-        drop(permit);
-        Ok::<_, Closed>(())
+        Ok::<_, Closed>(permit)
     };
     tokio::select! {
         biased;
-        Ok(()) = next => {}
-        () = limits.replies.stall(stall_timeout, &is_reading), if has_begun => {}
+        Ok(permit) = granted => Some((permit, wait)),
+        () = limits.replies.stall(stall_timeout, &is_reading), if has_begun => None,
         // A connection that has ended drops its handlers.
         else => pending().await,
     }
@@ -134,15 +140,25 @@ pub(in crate::server) async fn wait_for_permit(call: &Call, has_begun: bool) {
 mod tests {
     use std::{
         future::Future,
+        mem,
         pin::pin,
+        sync::{Arc, Condvar, Mutex},
         task::{Context, Waker},
+        time::Duration,
     };
+
+    use tokio::{sync::mpsc, task::yield_now};
 
     use super::*;
     use crate::{
         ServerConfig,
-        server::tests::{idle_connection, unary_call},
+        server::{
+            call::handler::{self, boxed},
+            tests::{idle_connection, start, unary_call},
+        },
     };
+
+    const PATIENCE: Duration = Duration::from_secs(10);
 
     fn config() -> ServerConfig {
         ServerConfig {
@@ -195,8 +211,41 @@ mod tests {
         assert!(first.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
         assert!(!may_resume(&of_third));
         drop(capacity);
-        first.await;
-        // The handler is polled in this step. If it blocks its thread, nobody waits behind it.
+        let first = first.await;
+        // It is polled now, and asks again if it is one without `async`.
+        assert!(may_resume(&of_call) && !may_resume(&of_third));
+        drop(first);
         assert!(may_resume(&of_third));
+    }
+
+    /// One permit for all would be held by a handler that waits, on its thread, for one that waits for the permit.
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn handlers_that_block_their_threads_hold_up_no_others_while_there_are_threads() {
+        let config = ServerConfig { send_queue_frames: 1, ..ServerConfig::default() };
+        let (_server, connection) = idle_connection(config);
+        let capacity = connection.queue.try_reserve(1).ok().flatten().expect("the queue is empty");
+        let (met, mut have_met) = mpsc::unbounded_channel();
+        let arrived = Arc::new((Mutex::new(0), Condvar::new()));
+        for stream_id in [1, 3] {
+            let (arrived, met) = (arrived.clone(), met.clone());
+            let handler = boxed(move |_: handler::Context, ()| {
+                let (count, changed) = &*arrived;
+                let mut count = count.lock().expect("nothing panics");
+                *count += 1;
+                changed.notify_all();
+                let both = changed.wait_timeout_while(count, PATIENCE, |count| *count < 2);
+                let _ = met.send(!both.expect("nothing panics").1.timed_out());
+                pending::<Result<(), Status>>()
+            });
+            start(unary_call(connection.clone(), stream_id), handler);
+        }
+        while connection.registry.callers().len() < 2 {
+            yield_now().await;
+        }
+        drop(capacity);
+        for _ in 0..2 {
+            assert_eq!(have_met.recv().await, Some(true), "one waits for a permit");
+        }
+        drop(connection.queue.streams(mem::take));
     }
 }

@@ -12,7 +12,7 @@
 
 use std::sync::{Arc, OnceLock};
 
-use tokio::time::Instant;
+use tokio::{runtime::Handle, time::Instant};
 
 use crate::server::{
     Peer, Shared,
@@ -54,8 +54,9 @@ pub(in crate::server) struct RareLimits {
     pub(super) inboxes: Limiter,
     /// Counts the bytes of replies that wait for capacity in the queue.
     pub(in crate::server) replies: Limiter,
-    /// The one handler that goes on beside that limit, or begins after it has found the queue full.
-    pub(super) next: Limiter,
+    /// Counts the handlers that wait to go on beside that limit, or to begin after they have found the queue full, and are
+    /// polled then: at most one for each thread of the runtime.
+    pub(super) permits: Limiter,
     pub(in crate::server) patience: StallBudget,
 }
 
@@ -111,10 +112,12 @@ impl Connection {
     pub(in crate::server) fn limits(&self) -> &RareLimits {
         let config = &self.server.config;
         self.limits.get_or_init(|| {
+            let threads =
+                Handle::try_current().map_or(1, |runtime| runtime.metrics().num_workers());
             Box::new(RareLimits {
                 inboxes: Limiter::new(Load::one(config.inbox_bytes_per_connection), AnyLast),
                 replies: Limiter::new(Load::one(config.reply_bytes_per_connection), OnlyWhenEmpty),
-                next: Limiter::new(Load::one(1), AnyLast),
+                permits: Limiter::new(Load::limit(threads, 1), AnyLast),
                 patience: StallBudget::new(config.stall_timeout),
             })
         })

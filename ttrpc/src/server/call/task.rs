@@ -308,11 +308,10 @@ async fn run_handler(
     handler: &mut BoxHandler,
     mut first: Option<Poll<Step>>,
 ) -> Step {
-    let (call, mut is_granted) = (ctx.call(), false);
+    let (call, mut granted) = (ctx.call(), None);
     if first.is_none() {
-        unconstrained(wait_for_permit(call, false)).await;
+        granted = Some(unconstrained(wait_for_permit(call, false)).await);
         call.check_time()?;
-        is_granted = true;
     }
     let step = loop {
         let polled = poll_fn(|cx| {
@@ -320,19 +319,22 @@ async fn run_handler(
             if let Some(polled) = first.take() {
                 return polled.map(Some);
             }
-            if !mem::take(&mut is_granted) && !may_resume(call) {
+            if granted.is_none() && !may_resume(call) {
                 return Poll::Ready(None);
             }
-            poll_handler(ctx, handler, cx).map(Some)
+            let polled = poll_handler(ctx, handler, cx).map(Some);
+            if polled.is_pending() {
+                granted = None;
+            }
+            polled
         });
-        if let Some(step) = polled.await {
-            break step;
+        match polled.await {
+            Some(step) => break step,
+            None => granted = Some(unconstrained(wait_for_permit(call, true)).await),
         }
-        unconstrained(wait_for_permit(call, true)).await;
-        is_granted = true;
     };
     let Some(mut unsent) = step? else { return Ok(None) };
-    // It counts from now on, in the step that has polled the handler.
+    // It counts from now on, and the handler's permit until now.
     let waiting = match WaitingReply::new(call, unsent.len) {
         Ok(waiting) => waiting,
         Err(status) => {
@@ -341,6 +343,7 @@ async fn run_handler(
             WaitingReply::of_any_length(call, unsent.len)
         }
     };
+    drop(granted);
     let observed = call.stats.as_ref().map(CallStats::wait_for_capacity);
     let permit = waiting.permit().await;
     drop(observed);

@@ -179,9 +179,12 @@ async fn deliver<R: ReadHalf>(
         if !is_admitted && !inbox.is_closed() {
             match Box::pin(wait_for_handler(connection, call, bytes, io)).await {
                 Err(Failure::Refused(refusal)) => {
-                    let (stream_id, reason) = (call.head.stream_id, refusal.status.message());
-                    trace::warn!(stream_id, "a stream fails: {reason}");
-                    return fail(connection, call, refusal);
+                    let failed = fail(connection, call, refusal);
+                    if let Err(Failure::Refused(refusal)) = &failed {
+                        let (stream_id, reason) = (call.head.stream_id, refusal.status.message());
+                        trace::warn!(stream_id, "a stream fails: {reason}");
+                    }
+                    return failed;
                 }
                 admitted => admitted?,
             }
