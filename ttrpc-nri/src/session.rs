@@ -126,11 +126,13 @@ async fn register(
     let call = runtime.client().register_plugin(request).timeout(REGISTRATION_TIMEOUT);
     if let Err(source) = call.await {
         // A runtime that has configured the plugin had registered it, though it went before its answer arrived: that
-        // is the end of the connection.
-        if session.configured.borrow().is_some() && client.close_reason().is_some() {
-            return std::future::pending().await;
-        }
-        return Err(Error::Register { plugin: id.to_string(), source });
+        // is the end of the connection, if the plugin was configured.
+        let configured = session.configured.borrow().clone();
+        return match configured.filter(|_| client.close_reason().is_some()) {
+            Some(Ok(())) => std::future::pending().await,
+            Some(Err(status)) => Err(Error::Configure(status)),
+            None => Err(Error::Register { plugin: id.to_string(), source }),
+        };
     }
     let mut configured = session.configured.subscribe();
     let configured = timeout(REGISTRATION_TIMEOUT, configured.wait_for(Option::is_some)).await;
@@ -251,10 +253,18 @@ mod tests {
 
     #[tokio::test]
     async fn a_runtime_that_goes_before_its_answer_had_registered_the_plugin_that_it_configured() {
+        let (error, was_ready) = ended_before_the_answer(NeedsOne).await;
+        assert!(matches!(error, Error::Disconnected(_)) && was_ready, "{error}");
+        let (error, was_ready) = ended_before_the_answer(Panics::Configured).await;
+        assert!(matches!(error, Error::Configure(_)) && !was_ready, "{error}");
+    }
+
+    /// A session with a runtime that configures the plugin, tells it of a container, and ends without having answered.
+    async fn ended_before_the_answer(plugin: impl Plugin) -> (Error, bool) {
         let (here, there) = duplex(1 << 16);
         let id = PluginId::new("10", "p").expect("it is one");
         let mut never = std::pin::pin!(pending());
-        let (plugin, options) = (Arc::new(NeedsOne), Arc::default());
+        let (plugin, options) = (Arc::new(plugin), Arc::default());
         let session = run(Connection::new(here), &id, &plugin, &options, &mut never);
         let runtime = async {
             let ids = [ConnId::PLUGIN, ConnId::RUNTIME];
@@ -264,15 +274,16 @@ mod tests {
             let server = server.build().expect("it has a connection");
             let _served = tokio::spawn(server.serve());
             let client = PluginClient::new(ConnectOptions::new().from_connection(called));
-            client.configure(ConfigureRequest::default()).await.expect("it has no configuration");
-            let containers = vec![Container::named("c")];
-            let request = SynchronizeRequest { containers, ..Default::default() };
-            client.synchronize(request).await.expect("there is one");
+            if client.configure(ConfigureRequest::default()).await.is_ok() {
+                let containers = vec![Container::named("c")];
+                let request = SynchronizeRequest { containers, ..Default::default() };
+                client.synchronize(request).await.expect("there is one");
+            }
         };
-        let (End::Failed { error, was_ready }, ()) = tokio::join!(session, runtime) else {
-            panic!("nobody asked")
-        };
-        assert!(matches!(error, Error::Disconnected(_)) && was_ready, "{error}");
+        match tokio::join!(session, runtime).0 {
+            End::Failed { error, was_ready } => (error, was_ready),
+            End::Asked => panic!("nobody asked"),
+        }
     }
 
     /// A session with a runtime that reports these containers, then ends.
