@@ -12,7 +12,6 @@ use ttrpc::Status;
 use crate::{
     descriptors,
     lifecycle::Phase,
-    log,
     reaper::Exit,
     started::Kill,
     stdio::{Io, Paths},
@@ -129,9 +128,8 @@ impl Process {
         if !state.phase.started() {
             return;
         }
-        let input = state.io.as_mut().map(|io| io.start_input(self.close_stdin.clone()));
-        if let Some(Err(status)) = input {
-            log::warn(status);
+        if let Some(io) = &mut state.io {
+            io.start_input(self.close_stdin.clone());
         }
     }
 

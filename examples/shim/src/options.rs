@@ -177,18 +177,43 @@ mod tests {
     #[test]
     fn options_of_old_clients_arrive() {
         let given = legacy::CreateOptions {
+            no_pivot_root: true,
+            no_new_keyring: true,
             shim_cgroup: "/shims".to_owned(),
             io_uid: 7,
+            io_gid: 8,
+            criu_work_path: "/work".to_owned(),
+            criu_image_path: "/image".to_owned(),
             ..legacy::CreateOptions::default()
         };
         let understood = |given: &legacy::CreateOptions| {
             let name = "containerd.linux.runc.CreateOptions";
             understand(Given::Message { name, bytes: &given.encode_to_vec() })
         };
-        let options = understood(&given).unwrap();
-        assert_eq!((options.shim_cgroup.as_str(), options.io_uid), ("/shims", 7));
-        let restoring = legacy::CreateOptions { open_tcp: true, ..given };
-        assert!(understood(&restoring).unwrap_err().message().contains("how to restore"));
+        let expected = Options {
+            no_pivot_root: true,
+            no_new_keyring: true,
+            shim_cgroup: "/shims".to_owned(),
+            io_uid: 7,
+            io_gid: 8,
+            criu_work_path: "/work".to_owned(),
+            criu_image_path: "/image".to_owned(),
+            ..Options::default()
+        };
+        assert_eq!(understood(&given).unwrap(), expected);
+        let restoring: [fn(&mut legacy::CreateOptions); 6] = [
+            |given| given.open_tcp = true,
+            |given| given.external_unix_sockets = true,
+            |given| given.terminal = true,
+            |given| given.file_locks = true,
+            |given| given.empty_namespaces = vec!["network".to_owned()],
+            |given| given.cgroups_mode = "soft".to_owned(),
+        ];
+        for how in restoring {
+            let mut given = given.clone();
+            how(&mut given);
+            assert!(understood(&given).unwrap_err().message().contains("how to restore"));
+        }
     }
 
     #[test]

@@ -27,7 +27,7 @@ const MEMORY_STAT: &str = "anon file kernel_stack slab sock shmem file_mapped fi
 pub fn metrics(folder: &Path) -> Fields {
     let files = Files(folder);
     let mut metrics = Fields::default();
-    let pids = [files.number("pids.current"), files.number("pids.max")];
+    let pids = [files.number("pids.current"), files.limit("pids.max")];
     metrics.message(PIDS, Fields::of(&pids));
     // Field 7 is the pressure.
     let cpu = "usage_usec user_usec system_usec nr_periods nr_throttled throttled_usec - nr_bursts burst_usec";
@@ -132,7 +132,7 @@ mod tests {
         let metrics = metrics(folder.path()).pack::<Metrics>();
         assert_eq!(metrics.type_url, "io.containerd.cgroups.v2.Metrics");
         let metrics = Metrics::decode(metrics.value.as_slice()).unwrap();
-        assert_eq!(metrics.pids, Some(v2::PidsStat { current: 7, limit: 0 }));
+        assert_eq!(metrics.pids, Some(v2::PidsStat { current: 7, limit: u64::MAX }));
         let cpu = v2::CpuStat {
             usage_usec: 1,
             user_usec: 2,

@@ -125,8 +125,14 @@ fn exec_spec(json: &[u8], terminal: bool) -> Result<Vec<u8>, Status> {
     let mut spec: serde_json::Value =
         serde_json::from_slice(json).map_err(|error| wrong(&format!("is no JSON: {error}")))?;
     let object = spec.as_object_mut().ok_or_else(|| wrong("is no JSON object"))?;
-    if object.get("terminal").is_some_and(|said| *said == terminal) {
-        return Ok(json.to_vec());
+    // Go reads keys in any case, and the last of several.
+    let is_terminal = |key: &str| key.eq_ignore_ascii_case("terminal");
+    let said: Vec<_> = object.iter().filter(|(key, _)| is_terminal(key)).collect();
+    match said[..] {
+        // It is left out where it is false.
+        [] if !terminal => return Ok(json.to_vec()),
+        [(_, said)] if *said == terminal => return Ok(json.to_vec()),
+        _ => object.retain(|key, _| !is_terminal(key)),
     }
     object.insert("terminal".to_owned(), terminal.into());
     Ok(spec.to_string().into_bytes())
@@ -176,8 +182,15 @@ mod tests {
         let spec = exec_spec(br#"{"args":["sh"],"terminal":false}"#, true).unwrap();
         let spec: serde_json::Value = serde_json::from_slice(&spec).unwrap();
         assert_eq!(spec, serde_json::json!({"args": ["sh"], "terminal": true}));
-        let as_requested = br#"{ "args": ["sh"], "terminal": true }"#;
-        assert_eq!(exec_spec(as_requested, true).unwrap(), as_requested);
+        let [on, off] = [&br#"{ "args": ["sh"], "terminal": true }"#[..], br#"{ "args": ["sh"] }"#];
+        for (as_requested, terminal) in [(on, true), (off, false)] {
+            assert_eq!(exec_spec(as_requested, terminal).unwrap(), as_requested);
+        }
+        let spec = exec_spec(on, false).unwrap();
+        let spec: serde_json::Value = serde_json::from_slice(&spec).unwrap();
+        assert_eq!(spec["terminal"], false);
+        let spec = exec_spec(br#"{"Terminal":true,"terminal":false}"#, false).unwrap();
+        assert_eq!(spec, br#"{"terminal":false}"#);
         for wrong in [&b""[..], b"[]", b"{"] {
             assert_eq!(exec_spec(wrong, false).unwrap_err().code(), ttrpc::Code::InvalidArgument);
         }

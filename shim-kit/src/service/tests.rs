@@ -102,11 +102,11 @@ impl Runtime for Shell {
     }
 
     async fn exec(&self, spec: &[u8], launch: &mut Launch) -> Result<Started, Status> {
-        assert_ne!(spec, br#"{"panics":true,"terminal":false}"#, "as it should");
+        assert_ne!(spec, br#"{"panics":true}"#, "as it should");
         match spec {
-            br#"{"hangs":true,"terminal":false}"# => Err(hang(launch, &self.folder).await),
+            br#"{"hangs":true}"# => Err(hang(launch, &self.folder).await),
             // Something in the shim itself, which says a word and ends with the number of its signal.
-            br#"{"inside":true,"terminal":false}"# => {
+            br#"{"inside":true}"# => {
                 let stdout = launch.pipes((0, 0)).await?.stdout;
                 let (kill, mut killed) = tokio::sync::watch::channel(0);
                 let ended = async move {

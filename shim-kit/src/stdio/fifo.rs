@@ -44,8 +44,7 @@ pub struct Place {
 }
 
 impl Place {
-    /// Finds a FIFO whose path the kernel has in its cache, on a file system that asks no server. Linux before 5.12 finds
-    /// none.
+    /// Finds a FIFO whose path the kernel has in its cache, on the file system of `/run`. Linux before 5.12 finds none.
     pub fn find(path: PathBuf) -> Place {
         let flags = OFlags::PATH | OFlags::CLOEXEC;
         let found = rustix::fs::openat2(CWD, &path, flags, Mode::empty(), ResolveFlags::CACHED);
@@ -73,19 +72,17 @@ fn is_cached_fifo(file: &OwnedFd) -> bool {
     let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
     rustix::fs::statx(file, c"", flags, StatxFlags::TYPE).is_ok_and(|found| {
         FileType::from_raw_mode(found.stx_mode.into()) == FileType::Fifo
-            && local_devices().contains(&Some(device(&found)))
+            && local_device() == Some(device(&found))
     })
 }
 
-/// Where containerd's clients have their FIFOs, and the shim its bundle. Who opens a file of another file system may have to
-/// ask a server whether it may, though the path is in the cache.
-fn local_devices() -> &'static [Option<(u32, u32)>; 2] {
-    static DEVICES: OnceLock<[Option<(u32, u32)>; 2]> = OnceLock::new();
-    DEVICES.get_or_init(|| {
-        ["/run", "."].map(|folder| {
-            let found = rustix::fs::statx(CWD, folder, AtFlags::empty(), StatxFlags::TYPE);
-            found.ok().as_ref().map(device)
-        })
+/// That of `/run`, where containerd's clients have their FIFOs. Who opens a file of another file system may have to ask a
+/// server whether it may, though the path is in the cache.
+fn local_device() -> Option<(u32, u32)> {
+    static DEVICE: OnceLock<Option<(u32, u32)>> = OnceLock::new();
+    *DEVICE.get_or_init(|| {
+        let found = rustix::fs::statx(CWD, "/run", AtFlags::empty(), StatxFlags::TYPE);
+        found.ok().as_ref().map(device)
     })
 }
 
@@ -150,6 +147,18 @@ impl Opened {
 }
 
 impl Held {
+    /// Opens a FIFO for reading. May block the thread unless it is at hand.
+    ///
+    /// # Errors
+    /// Those of opening; INVALID_INPUT if the path is something else.
+    pub fn input(place: &Place) -> io::Result<Held> {
+        let file = open(place.path(), OFlags::RDWR)?;
+        match place.is_at_hand() || is_fifo(&file)? {
+            true => Ok(Held { file, was_met: false, _writer: None }),
+            false => Err(io::Error::new(io::ErrorKind::InvalidInput, "it is not a FIFO")),
+        }
+    }
+
     /// Has the runtime tell when something can be read or written.
     pub fn watch(self, end: End) -> io::Result<Fifo> {
         let file = Arc::new(descriptors::watch(self.file, end.interest())?);
@@ -171,15 +180,6 @@ pub struct Fifo {
 }
 
 impl Fifo {
-    /// Opens and holds a FIFO for reading; none if the path is something else.
-    pub fn input(path: &str) -> io::Result<Option<Fifo>> {
-        let file = open(path, OFlags::RDWR)?;
-        match is_fifo(&file)? {
-            true => Held { file, was_met: false, _writer: None }.watch(End::Read).map(Some),
-            false => Ok(None),
-        }
-    }
-
     /// The read end of a pipe, or a terminal's master.
     pub fn pipe(file: Watched) -> Fifo {
         Fifo { file, end: End::Read, is_held: false, was_met: true }

@@ -51,13 +51,14 @@ use ttrpc::Status;
 
 use self::{
     copy::Copy,
-    fifo::{Fifo, Opened, Place},
+    fifo::{End, Fifo, Held, Opened, Place},
     output::{Output, Rest},
     sink::{Sink, Target},
 };
 use crate::{
     console, descriptors,
     inotify::Inotify,
+    log,
     reaper::Child,
     tasks::{self, blocking_unless},
 };
@@ -304,19 +305,19 @@ impl Io {
 
     /// Starts to copy stdin, until its last writer has closed it after `close` fired. Not before the
     /// process is started: clients that find a reader write and close, and may be so fast that they
-    /// cannot name yet whose stdin is to be closed.
-    ///
-    /// # Errors
-    /// If the FIFO cannot be opened, or is none.
-    pub fn start_input(&mut self, close: Arc<Notify>) -> Result<(), Status> {
-        let Some((path, sink)) = self.input.take() else { return Ok(()) };
-        let source = Fifo::input(&path)
-            .map_err(|error| failed_to_open(&path, error))?
-            .ok_or_else(|| Status::invalid_argument(format!("stdin is not a FIFO: {path}")))?;
-        let copy = Copy::new(source, sink);
-        let input = input::run(copy, self.stage.subscribe(), close, self.let_go.clone());
-        tasks::spawn(self.copies.tasks.track_future(input));
-        Ok(())
+    /// cannot name yet whose stdin is to be closed. A FIFO that cannot be opened is a warning.
+    pub fn start_input(&mut self, close: Arc<Notify>) {
+        let Some((path, sink)) = self.input.take() else { return };
+        let place = Place::find(path.clone().into());
+        let (stage, let_go) = (self.stage.subscribe(), self.let_go.clone());
+        let copy = async move {
+            let opened = blocking_unless(place.is_at_hand(), move || Held::input(&place)).await;
+            match opened.and_then(|held| held.watch(End::Read)) {
+                Ok(source) => input::run(Copy::new(source, sink), stage, close, let_go).await,
+                Err(error) => log::warn(failed_to_open(&path, error)),
+            }
+        };
+        tasks::spawn(self.copies.tasks.track_future(copy));
     }
 
     /// Says that the process has ended. What is returned waits until its output is delivered, for

@@ -4,7 +4,7 @@ mod terminals;
 
 use std::{
     io::{BufRead, BufReader, Read, Write},
-    os::fd::AsFd,
+    os::{fd::AsFd, unix::fs::MetadataExt},
     thread,
 };
 
@@ -347,7 +347,8 @@ async fn stdin_ends_only_when_it_is_closed() {
     nonblocking(&writer).unwrap();
     io.input = Some((path.clone(), Sink::pipe(writer).unwrap()));
     let close = Arc::new(Notify::new());
-    io.start_input(close.clone()).unwrap();
+    io.start_input(close.clone());
+    reader_of(&path).await;
     // Two clients come and go.
     for word in ["one ", "two"] {
         std::fs::write(&path, word).unwrap();
@@ -369,8 +370,41 @@ async fn stdin_has_no_reader_before_the_process_is_started() {
     io.open_stdin(&path, (0, 0)).await.unwrap();
     let client = || open(&path, OFlags::WRONLY);
     assert_eq!(client().unwrap_err().raw_os_error(), Some(libc::ENXIO));
-    io.start_input(Arc::default()).unwrap();
-    client().unwrap();
+    io.start_input(Arc::default());
+    reader_of(&path).await;
+}
+
+/// Waits until somebody has this FIFO open for reading.
+async fn reader_of(path: &str) {
+    let reader = async {
+        while open(path, OFlags::WRONLY).is_err() {
+            sleep(Duration::from_millis(1)).await;
+        }
+    };
+    timeout(LONG, reader).await.expect("it is opened");
+}
+
+/// A server that has gone would block all calls of the shim.
+#[test]
+fn stdin_of_another_file_system_is_opened_by_another_thread() {
+    let runtime =
+        tokio::runtime::Builder::new_current_thread().enable_all().max_blocking_threads(1).build();
+    runtime.unwrap().block_on(async {
+        let Some(folder) = folder_elsewhere() else { return };
+        let path = fifo(&folder, "stdin");
+        let mut io = Io::new(Copies::default(), Manner { patience: HOUR, is_lasting: true });
+        io.open_stdin(&path, (0, 0)).await.unwrap();
+        // The only other thread that there may be.
+        let (busy, gate) = std::sync::mpsc::channel::<()>();
+        tokio::task::spawn_blocking(move || gate.recv());
+        io.start_input(Arc::default());
+        for _ in 0..10 {
+            tokio::task::yield_now().await;
+        }
+        assert!(open(&path, OFlags::WRONLY).is_err(), "it is opened by the shim's thread");
+        drop(busy);
+        reader_of(&path).await;
+    });
 }
 
 #[tokio::test(flavor = "current_thread")]
@@ -510,7 +544,7 @@ fn fifos_are_opened_without_another_thread() {
     runtime.unwrap().block_on(async {
         // The only other thread that there may be.
         tokio::task::spawn_blocking(move || gate.recv());
-        let folder = tempfile::tempdir_in(".").unwrap();
+        let Some(folder) = folder_in_run() else { return };
         let [stdin, stdout, stderr] = ["stdin", "stdout", "stderr"].map(|name| fifo(&folder, name));
         // What is open stays in the kernel's cache.
         let _held = [&stdin, &stdout, &stderr].map(|path| client(path));
@@ -527,11 +561,32 @@ fn fifos_are_opened_without_another_thread() {
     });
 }
 
+/// A folder where containerd's clients have their FIFOs. Only root may make one.
+fn folder_in_run() -> Option<tempfile::TempDir> {
+    let folder = tempfile::tempdir_in("/run");
+    if folder.is_err() {
+        println!("skipped: nothing can be made in /run");
+    }
+    folder.ok()
+}
+
+/// A folder of another file system than that.
+fn folder_elsewhere() -> Option<tempfile::TempDir> {
+    let device = |path: &Path| std::fs::metadata(path).map(|metadata| metadata.dev()).ok();
+    let folder = tempfile::tempdir_in("/dev/shm").ok();
+    let folder = folder.filter(|folder| device(folder.path()) != device(Path::new("/run")));
+    if folder.is_none() {
+        println!("skipped: nothing can be made in /dev/shm, or that is where /run is");
+    }
+    folder
+}
+
 /// A server that has gone would block the thread as the FIFO is opened.
 #[test]
 fn a_fifo_of_another_file_system_is_not_at_hand() {
-    let folders = [".", "/dev/shm"].map(|folder| tempfile::tempdir_in(folder).unwrap());
-    let [here, there] = folders.each_ref().map(|folder| fifo(folder, "fifo"));
+    let Some(folder) = folder_in_run() else { return };
+    let Some(another) = folder_elsewhere() else { return };
+    let [here, there] = [&folder, &another].map(|folder| fifo(folder, "fifo"));
     let _held = [&here, &there].map(|path| client(path));
     assert!((0..100).any(|_| Place::find(here.clone().into()).is_at_hand()));
     assert!((0..100).all(|_| !Place::find(there.clone().into()).is_at_hand()));
