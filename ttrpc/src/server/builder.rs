@@ -1,10 +1,6 @@
 //! Putting a server together.
 
-use std::{
-    fmt,
-    sync::{Arc, OnceLock},
-    time::Duration,
-};
+use std::{fmt, sync::Arc, time::Duration};
 
 use tokio::{
     io::{AsyncRead, AsyncWrite},
@@ -199,7 +195,7 @@ impl ServerBuilder {
             connections: Mutex::default(),
             connection_ended: Notify::new(),
             connections_so_far: AtomicU64::new(0),
-            failed: OnceLock::new(),
+            failed: Mutex::default(),
             accept_control: self.owner.0.accept_control.clone(),
             lifecycle: self.owner.0.lifecycle.clone(),
             config,

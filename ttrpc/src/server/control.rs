@@ -10,7 +10,7 @@ use crate::server::call::{reasons::Refusal, shared::Connection, state::Call};
 use crate::{
     Status,
     contain::contain,
-    observer::{CallOutcome, EndCause},
+    observer::EndCause,
     proto::{
         control::{CANCEL, CancelRequest, MAX_CANCEL_LEN, MAX_CANCELLED, SERVICE},
         frame::{Flags, Header},
@@ -62,10 +62,10 @@ fn cancel(connection: &Connection, payload: &[u8]) -> Result<(), Refusal> {
         return Err(too_many());
     }
     let status = Status::cancelled("the client has given the call up");
-    let outcome = CallOutcome { cause: EndCause::GivenUp, status: Some(&status) };
+    let given_up = Refusal { cause: EndCause::GivenUp, status };
     for id in ids {
         if let Some(call) = connection.queue.streams(|table| table.remove(id)) {
-            let _ = contain(|| Call::taken_out(&call, outcome));
+            let _ = contain(|| Call::taken_out(&call, &given_up));
         }
     }
     Ok(())

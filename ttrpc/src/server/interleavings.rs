@@ -17,7 +17,7 @@ use crate::server::{
         shared::Connection,
         state::CallEnd,
     },
-    connection::tasks::OpenConnection,
+    connection::open::OpenConnection,
     shutdown::Lifecycle,
     tests::{idle_connection, start, unary_call},
 };

@@ -55,7 +55,7 @@ mod shutdown;
 
 use std::{
     future::Future,
-    sync::{Arc, OnceLock, Weak},
+    sync::{Arc, Weak},
     time::Duration,
 };
 
@@ -135,17 +135,10 @@ struct Shared {
     /// Notified whenever a connection has returned its permit.
     connection_ended: Notify,
     connections_so_far: AtomicU64,
-    /// The first connection that has failed.
-    failed: OnceLock<FailedConnection>,
+    /// The error of the first connection that has not ended well.
+    failed: Mutex<Option<Error>>,
     accept_control: Arc<AcceptControl>,
     lifecycle: Arc<Lifecycle>,
-}
-
-/// A connection that did not end well.
-#[derive(Debug)]
-struct FailedConnection {
-    peer: String,
-    reason: String,
 }
 
 impl Shared {
@@ -256,15 +249,9 @@ impl Server {
         server.accept_control.close();
         drop(accepting);
         server.drain().await;
-        match server.failed.get() {
-            Some(FailedConnection { peer, reason })
-                if serves_one && server.connections_so_far.load(SeqCst) == 1 =>
-            {
-                let (peer, reason) = (peer.clone(), reason.clone());
-                Err(Error::ConnectionFailed { peer, reason })
-            }
-            _ => Ok(()),
-        }
+        let is_only = serves_one && server.connections_so_far.load(SeqCst) == 1;
+        let failed = lock(&server.failed).take();
+        failed.filter(|_| is_only).map_or(Ok(()), Err)
     }
 
     /// Serves until `signal` completes, then lets calls finish for up to `limit`.

@@ -1,11 +1,16 @@
-//! Why a connection has ended, and why a stream is refused or ends.
+//! Why a connection has ended, why a stream is refused or ends, and how the client hears of that.
 
 use std::{io, time::Duration};
 
+use crate::server::call::{shared::Connection, state::Call};
 use crate::{
-    Status,
+    Code, Raw, Status,
     observer::{CallOutcome, ConnectionEndCause, EndCause},
-    proto::message::Malformed,
+    proto::{
+        frame::{Flags, FrameType, MAX_DATA_LEN},
+        message::{DynData, Malformed, encode_status},
+    },
+    transport::frames::Frame,
 };
 
 /// Why a frame's stream is refused, or ends.
@@ -90,4 +95,67 @@ impl EndReason {
     pub(in crate::server) fn failed(message: impl ToString) -> Self {
         EndReason { cause: ConnectionEndCause::Failed, message: message.to_string() }
     }
+}
+
+impl Connection {
+    /// Why pending calls end when the connection ends.
+    pub(in crate::server) fn lost_call(&self) -> Refusal {
+        let (cause, message) = match self.end_reason.get() {
+            None | Some(EndReason { cause: ConnectionEndCause::ClosedHere, .. }) => {
+                (EndCause::Shutdown, "the server has closed the connection")
+            }
+            Some(_) => (EndCause::PeerGone, "the client has gone away"),
+        };
+        Refusal { cause, status: Status::cancelled(message) }
+    }
+
+    /// Returns whether the client learns from this side that a call has ended for this cause.
+    pub(in crate::server) fn answers(&self, cause: EndCause) -> bool {
+        cause != EndCause::DeadlineHere || self.server.config.answer_late_calls
+    }
+
+    /// Sends a Response that carries a failure, of a call that was taken out of the table or is refused; waits
+    /// for capacity. A connection that has ended drops it, and so does one that answers no late calls.
+    pub(in crate::server) async fn send_status(
+        &self,
+        stream_id: u32,
+        failure: &Refusal,
+        call: Option<&Call>,
+    ) {
+        if self.answers(failure.cause) {
+            self.send_response(stream_id, encode_failure(&failure.status), call).await;
+        }
+    }
+
+    /// Sends a Response of which no stream is in the table. A connection that has ended drops it.
+    pub(in crate::server) async fn send_response(
+        &self,
+        stream_id: u32,
+        data: Raw,
+        call: Option<&Call>,
+    ) {
+        let data = DynData::of_message(&data);
+        let frame = Frame::new(FrameType::Response, Flags::NONE, stream_id, data);
+        let frame = frame.expect("it is no longer than a frame may be");
+        if let Ok(permit) = self.reserve(frame.len(), call.map(Call::info)).await {
+            let _ = permit.send(&frame, |_| Some(stream_id.into()));
+        }
+    }
+}
+
+/// The data of a Response that carries a failure, no longer than a frame may be. One of code 0 would
+/// be a success.
+pub(in crate::server) fn encode_failure(status: &Status) -> Raw {
+    let data = match status.raw_code() {
+        0 => encode_status(&Status::unknown(format!(
+            "the handler failed with a status of code OK: {}",
+            status.message()
+        ))),
+        _ => encode_status(status),
+    };
+    if data.len() <= MAX_DATA_LEN {
+        return data.into();
+    }
+    let too_long = "the call failed with a status that is longer than a frame may be";
+    encode_status(&Status::new(Code::ResourceExhausted, too_long)).into()
 }

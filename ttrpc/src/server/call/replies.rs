@@ -31,8 +31,11 @@ use crate::server::call::{
 };
 use crate::{
     Status,
-    snapshot::CallWait,
-    transport::limiter::{Closed, Load, Permit},
+    snapshot::{CallWait, ReceiverWait},
+    transport::{
+        limiter::{Closed, Load, Permit},
+        registry::CallInfo,
+    },
 };
 
 /// The part of the limit that is free while handlers go on freely.
@@ -45,6 +48,20 @@ impl Connection {
         waiting == 0
             || (waiting + len <= self.limits().replies.limit().cost
                 && !self.server.replies.is_full())
+    }
+
+    /// Waits for capacity for a frame of a call, or of the receiver.
+    pub(in crate::server) async fn reserve(
+        &self,
+        len: usize,
+        call: Option<CallInfo>,
+    ) -> Result<ReplyPermit<'_>, Closed> {
+        if let Some(permit) = self.queue.try_reserve(len)? {
+            return Ok(permit);
+        }
+        let _held_up = call.is_none().then(|| self.stall(ReceiverWait::SendQueue));
+        let _waiting = call.map(|call| self.registry.enter(call, CallWait::Capacity));
+        self.queue.reserve(len).await
     }
 }
 

@@ -16,21 +16,12 @@ use tokio::{runtime::Handle, time::Instant};
 
 use crate::server::{
     Peer, Shared,
-    call::{
-        reasons::{EndReason, Refusal},
-        state::Call,
-        task::Starts,
-    },
+    call::{reasons::EndReason, state::Call, task::Starts},
 };
 use crate::{
-    Code, Extensions, Raw, Status,
-    observer::EndCause,
-    proto::{
-        frame::{Flags, FrameType, MAX_DATA_LEN},
-        message::{DynData, encode_status},
-        table::ServerTable,
-    },
-    snapshot::{CallWait, ConnectionSnapshot, Fill, QueueSnapshot, ReceiverWait, merge_calls},
+    Extensions,
+    proto::{message::DynData, table::ServerTable},
+    snapshot::ReceiverWait,
     transport::{
         frames::Frame,
         limiter::{
@@ -38,7 +29,7 @@ use crate::{
             Oversubscribe::{AnyLast, OnlyWhenEmpty},
         },
         queue::{PushDecision, PushPermit, Pushed, Queue},
-        registry::{CallInfo, Registry},
+        registry::Registry,
         stall::StallBudget,
     },
 };
@@ -148,20 +139,6 @@ impl Connection {
         if self.has_too_many_replies() { self.queue.wait_for_long_capacity().await } else { Ok(()) }
     }
 
-    /// Waits for capacity for a frame of a call, or of the receiver.
-    pub(in crate::server) async fn reserve(
-        &self,
-        len: usize,
-        call: Option<CallInfo>,
-    ) -> Result<ReplyPermit<'_>, Closed> {
-        if let Some(permit) = self.queue.try_reserve(len)? {
-            return Ok(permit);
-        }
-        let _held_up = call.is_none().then(|| self.stall(ReceiverWait::SendQueue));
-        let _waiting = call.map(|call| self.registry.enter(call, CallWait::Capacity));
-        self.queue.reserve(len).await
-    }
-
     /// Pushes a frame if `claim` allows it, with its permit or with the capacity that there is.
     pub(super) fn push(
         &self,
@@ -172,54 +149,6 @@ impl Connection {
         match permit {
             Some(permit) => permit.send(frame, claim),
             None => self.queue.try_send(frame, claim),
-        }
-    }
-
-    /// Returns whether the client learns from this side that a call has ended for this cause.
-    pub(in crate::server) fn answers(&self, cause: EndCause) -> bool {
-        cause != EndCause::DeadlineHere || self.server.config.answer_late_calls
-    }
-
-    /// Sends a Response that carries a failure, of a call that was taken out of the table or is refused; waits
-    /// for capacity. A connection that has ended drops it, and so does one that answers no late calls.
-    pub(in crate::server) async fn send_status(
-        &self,
-        stream_id: u32,
-        failure: &Refusal,
-        call: Option<&Call>,
-    ) {
-        if self.answers(failure.cause) {
-            self.send_response(stream_id, encode_failure(&failure.status), call).await;
-        }
-    }
-
-    /// Sends a Response of which no stream is in the table. A connection that has ended drops it.
-    pub(in crate::server) async fn send_response(
-        &self,
-        stream_id: u32,
-        data: Raw,
-        call: Option<&Call>,
-    ) {
-        let data = DynData::of_message(&data);
-        let frame = Frame::new(FrameType::Response, Flags::NONE, stream_id, data);
-        let frame = frame.expect("it is no longer than a frame may be");
-        if let Ok(permit) = self.reserve(frame.len(), call.map(Call::info)).await {
-            let _ = permit.send(&frame, |_| Some(stream_id.into()));
-        }
-    }
-
-    /// Returns what the connection is doing at this moment.
-    pub(in crate::server) fn snapshot(&self) -> ConnectionSnapshot {
-        let open: Vec<_> = self.queue.streams(|table| table.handles().cloned().collect());
-        let limit = self.server.config.max_calls_per_connection;
-        ConnectionSnapshot {
-            id: self.id,
-            peer: self.peer.clone(),
-            age: self.accepted.elapsed(),
-            calls_in_flight: Fill { used: self.calls.load().count, limit },
-            queue: QueueSnapshot::new(&self.queue, self.registry.total()),
-            receiver: self.registry.receiver(),
-            calls: merge_calls(open.iter().map(|call| call.snapshot()), self.registry.callers()),
         }
     }
 
@@ -339,23 +268,6 @@ impl Connection {
             self.inbox_limits().release(AdmittedLoad { load, is_reserved: false });
         }
     }
-}
-
-/// The data of a Response that carries a failure, no longer than a frame may be. One of code 0 would
-/// be a success.
-pub(in crate::server) fn encode_failure(status: &Status) -> Raw {
-    let data = match status.raw_code() {
-        0 => encode_status(&Status::unknown(format!(
-            "the handler failed with a status of code OK: {}",
-            status.message()
-        ))),
-        _ => encode_status(status),
-    };
-    if data.len() <= MAX_DATA_LEN {
-        return data.into();
-    }
-    let too_long = "the call failed with a status that is longer than a frame may be";
-    encode_status(&Status::new(Code::ResourceExhausted, too_long)).into()
 }
 
 #[cfg(test)]

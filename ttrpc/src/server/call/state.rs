@@ -20,26 +20,25 @@
 //! a stream after its entry has gone, but the last frame of the task that took it. By [`CallEnd`]
 //! all holders of a part of the call learn that it is over.
 
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::server::call::{
     handler::BoxHandler,
-    reasons::Refusal,
-    shared::{AdmittedLoad, Connection, ReplyPermit, encode_failure},
+    reasons::{Refusal, encode_failure},
+    shared::{AdmittedLoad, Connection, ReplyPermit},
 };
 use crate::{
     Code, Extensions, Metadata, Name, Status,
     contain::contain,
-    observer::{self, CallOutcome, CallStats, Direction, EndCause, MessageInfo, Side},
+    observer::{CallOutcome, CallStats, EndCause},
     proto::{
         frame::{Flags, FrameType, HEADER_LEN},
         message::DynData,
         table::ServerTable,
     },
-    snapshot::{CallSnapshot, CallWait},
     sync::Mutex,
     trace::{self, Span},
     transport::{
@@ -47,7 +46,6 @@ use crate::{
         inbox::Inbox,
         lock,
         queue::{PushDecision, Pushed},
-        registry::CallInfo,
     },
 };
 
@@ -107,13 +105,13 @@ pub(in crate::server) struct CallHead {
 #[derive(Debug, Default)]
 pub(in crate::server) struct CallEnd {
     state: Mutex<EndState>,
-    /// An earlier deadline than the Request's, which an interceptor has set.
-    deadline: OnceLock<Mutex<Instant>>,
 }
 
 #[derive(Debug, Default)]
 struct EndState {
     is_over: bool,
+    /// The Request's, or an earlier one that an interceptor has set.
+    deadline: Option<Instant>,
     /// Made for the first task that waits.
     token: Option<CancellationToken>,
     /// The program has asked for the token, which earns the handler its grace.
@@ -122,6 +120,12 @@ struct EndState {
     failure_cause: Option<EndCause>,
     /// Waits of the handler inside of the library: for capacity for a reply, to be polled again, for a thread.
     waits: u32,
+}
+
+impl EndState {
+    fn is_too_late(&self) -> bool {
+        self.deadline.is_some_and(|deadline| deadline <= Instant::now())
+    }
 }
 
 impl CallEnd {
@@ -163,8 +167,8 @@ impl CallEnd {
 
     /// Shortens the deadline. A later one is ignored.
     pub(in crate::server) fn shorten_deadline(&self, deadline: Instant) {
-        let mut earliest = lock(self.deadline.get_or_init(|| Mutex::new(deadline)));
-        *earliest = deadline.min(*earliest);
+        let earliest = &mut lock(&self.state).deadline;
+        *earliest = Some(earliest.map_or(deadline, |earlier| earlier.min(deadline)));
     }
 
     /// Sets the cause to report if the handler fails. The first one counts.
@@ -202,6 +206,7 @@ impl Call {
         has_inbox: bool,
     ) -> Arc<Self> {
         let inbox = has_inbox.then(Box::default);
+        let end = EndState { deadline: head.deadline, ..EndState::default() };
         let (stream_id, service, method) = (head.stream_id, &*head.service, &*head.method);
         let span = trace::span!("call", stream_id, service, method);
         let is_observed = !connection.server.observers.is_empty();
@@ -212,7 +217,7 @@ impl Call {
             head,
             load,
             inbox,
-            end: CallEnd::default(),
+            end: CallEnd { state: Mutex::new(end) },
             extensions: Extensions::default(),
             stats,
             span,
@@ -221,12 +226,7 @@ impl Call {
 
     /// Returns the call's deadline, which an interceptor may have shortened.
     pub(in crate::server) fn deadline(&self) -> Option<Instant> {
-        let shortened = self.end.deadline.get().map(|deadline| *lock(deadline));
-        self.head.deadline.into_iter().chain(shortened).min()
-    }
-
-    fn is_too_late(&self) -> bool {
-        self.deadline().is_some_and(|deadline| deadline <= Instant::now())
+        lock(&self.end.state).deadline
     }
 
     /// Checks whether a handler may begin.
@@ -234,9 +234,10 @@ impl Call {
     /// # Errors
     /// The failure of a call that is over, or whose deadline has passed.
     pub(in crate::server) fn check_time(&self) -> Result<(), Refusal> {
-        match self.end.is_over() {
+        let state = lock(&self.end.state);
+        match state.is_over {
             true => Err(Refusal::over()),
-            false if self.is_too_late() => Err(Refusal::late_start()),
+            false if state.is_too_late() => Err(Refusal::late_start()),
             false => Ok(()),
         }
     }
@@ -246,39 +247,20 @@ impl Call {
         self.inbox.as_ref().expect("a stream has an inbox")
     }
 
-    pub(in crate::server) fn info(&self) -> CallInfo {
-        let CallHead { service, method, stream_id, started, .. } = &self.head;
-        CallInfo {
-            service: service.clone(),
-            method: method.clone(),
-            stream_id: Some(*stream_id),
-            started: *started,
-            deadline: self.deadline(),
-        }
-    }
-
-    /// Returns the call at this moment. It does not wait for capacity: calls that do are registered elsewhere.
-    pub(in crate::server) fn snapshot(&self) -> CallSnapshot {
-        let (fill, handler_waits) =
-            self.inbox.as_ref().map(|inbox| inbox.fill()).unwrap_or_default();
-        let wait = if handler_waits { CallWait::Message } else { CallWait::Handler };
-        CallSnapshot::new(self.info(), wait, fill)
-    }
-
     /// Ends the call for another reason than its handler's reply. `false` if it is over already;
     /// else the caller sends a status.
-    pub(in crate::server) fn take_end(&self, outcome: CallOutcome<'_>) -> bool {
+    pub(in crate::server) fn take_end(&self, failure: &Refusal) -> bool {
         let id = self.head.stream_id;
         let is_taken = self.connection.queue.streams(|table| table.remove(id)).is_some();
         if is_taken {
-            self.taken_out(outcome);
+            self.taken_out(failure);
         }
         is_taken
     }
 
     /// The call has been taken out of the table.
-    pub(in crate::server) fn taken_out(&self, outcome: CallOutcome<'_>) {
-        self.ended(outcome, None);
+    pub(in crate::server) fn taken_out(&self, failure: &Refusal) {
+        self.ended(Some(failure), None);
         self.end.fire();
     }
 
@@ -292,7 +274,7 @@ impl Call {
         let failure = result.err().map(|status| Refusal { cause: self.failure(&status), status });
         match failure {
             Some(failure) if !self.connection.answers(failure.cause) => {
-                self.take_end(failure.outcome());
+                self.take_end(&failure);
                 None
             }
             failure => self.send_last(failure, handler, None),
@@ -336,8 +318,7 @@ impl Call {
         match self.connection.push(&frame, permit, claim_end) {
             Pushed::Queued(_) => {
                 let is_reply = status.is_none() && frame_type == FrameType::Response;
-                let outcome = failure.as_ref().map_or(CallOutcome::REPLIED, Refusal::outcome);
-                self.ended(outcome, is_reply.then_some(len));
+                self.ended(failure.as_ref(), is_reply.then_some(len));
                 None
             }
             Pushed::Refused => None,
@@ -348,41 +329,26 @@ impl Call {
     /// Why the call fails with this status. A handler, or an interceptor, whose own calls end with the deadline that
     /// it hands down fails at the moment at which the deadline passes here.
     fn failure(&self, status: &Status) -> EndCause {
-        let cause = lock(&self.end.state).failure_cause.unwrap_or(EndCause::Failed);
+        let state = lock(&self.end.state);
+        let cause = state.failure_cause.unwrap_or(EndCause::Failed);
         let is_own = matches!(cause, EndCause::Failed | EndCause::Refused);
         match status.code() {
-            Code::DeadlineExceeded if is_own && self.is_too_late() => EndCause::DeadlineHere,
+            Code::DeadlineExceeded if is_own && state.is_too_late() => EndCause::DeadlineHere,
             _ => cause,
         }
     }
 
     /// The call begins, before anything can end it.
     pub(in crate::server) fn begun(&self) {
-        if self.stats.is_none() {
-            return;
-        }
-        let (call, observers) = (self.observed(), &self.connection.server.observers);
-        observers.notify(|observer| observer.call_begun(&call));
-        if self.head.has_message {
-            let bytes = self.head.data_len;
-            let message = MessageInfo { direction: Direction::Received, number: 1, bytes };
-            observers.message(&call, &message);
+        if self.stats.is_some() {
+            self.report_begin();
         }
     }
 
-    /// Reports a message that was counted.
-    pub(in crate::server) fn report_message(&self, message: Option<&MessageInfo>) {
-        let observers = &self.connection.server.observers;
-        if let Some(message) = message
-            && observers.want_messages()
-        {
-            observers.message(&self.observed(), message);
-        }
-    }
-
-    /// Reports the end of the call: once, by the task that has taken it out of the table. `reply_len` is the length
-    /// of the frame that ends the call, if that is its reply.
-    pub(in crate::server) fn ended(&self, outcome: CallOutcome<'_>, reply_len: Option<usize>) {
+    /// The call has ended: said once, by the task that has taken it out of the table. `reply_len` is the length of the
+    /// frame that ends the call, if that is its reply.
+    fn ended(&self, failure: Option<&Refusal>, reply_len: Option<usize>) {
+        let outcome = failure.map_or(CallOutcome::REPLIED, Refusal::outcome);
         // The clock is read only where a subscriber listens.
         self.span.in_scope(|| {
             trace::debug!(
@@ -394,47 +360,7 @@ impl Call {
             );
         });
         if let Some(stats) = &self.stats {
-            let (call, observers) = (self.observed(), &self.connection.server.observers);
-            let end = match reply_len {
-                None => stats.end(outcome),
-                Some(len) => {
-                    let (message, end) = stats.end_with_reply(len - HEADER_LEN);
-                    observers.message(&call, &message);
-                    end
-                }
-            };
-            self.span.in_scope(|| observers.notify(|observer| observer.call_ended(&call, &end)));
-        }
-    }
-
-    /// A message is queued in a frame of this length. Counted with the queue locked, and reported after that.
-    pub(in crate::server) fn count_sent(&self, frame_len: usize) -> Option<MessageInfo> {
-        Some(self.stats.as_ref()?.sent(1, frame_len - HEADER_LEN))
-    }
-
-    /// A message of so many bytes has come, after the Request.
-    pub(in crate::server) fn count_received(&self, bytes: usize) {
-        if let Some(stats) = &self.stats {
-            self.report_message(Some(&stats.received(1, bytes)));
-        }
-    }
-
-    fn observed(&self) -> observer::CallInfo<'_> {
-        let head = &self.head;
-        observer::CallInfo {
-            side: Side::Server,
-            connection_id: self.connection.id,
-            peer: &self.connection.peer,
-            stream_id: Some(head.stream_id),
-            service: &head.service,
-            method: &head.method,
-            is_known: head.method_id.is_some(),
-            method_id: head.method_id,
-            is_stream: head.flags.open_a_stream(),
-            metadata: &head.metadata,
-            started: head.started,
-            deadline: self.deadline(),
-            extensions: &self.extensions,
+            self.report_end(stats, outcome, reply_len);
         }
     }
 }

@@ -266,7 +266,7 @@ impl CallTask {
         let CallTask { mut handler, owner: CallOwner { ref ctx, .. } } = self;
         let call = ctx.call();
         let has_grace = failure.cause != EndCause::Panicked && call.end.is_graceful();
-        let is_taken = call.take_end(failure.outcome());
+        let is_taken = call.take_end(&failure);
         let clean_up = async move {
             if has_grace {
                 // The handler is polled before it is dropped, so that it sees its token. What it returns comes too late.

@@ -4,6 +4,8 @@
 //! method of their [`service`](crate::server::service), and messages leave to the inboxes of their calls. Its sender writes what calls
 //! push. Nothing here knows how a handler runs.
 
-pub(in crate::server) mod receiver;
+mod messages;
+pub(in crate::server) mod open;
+mod receiver;
 mod request;
 pub(in crate::server) mod tasks;

@@ -19,7 +19,7 @@ use crate::server::{
 };
 use crate::{
     Metadata, Raw, Status,
-    observer::{CallOutcome, EndCause},
+    observer::EndCause,
     proto::{
         frame::Header,
         message::{Request, RequestDecoder},
@@ -97,8 +97,7 @@ struct LostRequest<'a>(&'a IncomingRequest<'a>);
 
 impl Drop for LostRequest<'_> {
     fn drop(&mut self) {
-        let (cause, status) = self.0.connection.lost_call();
-        self.0.refused(CallOutcome { cause, status: Some(&status) }, true);
+        self.0.refused(&self.0.connection.lost_call(), true);
     }
 }
 
@@ -204,7 +203,7 @@ impl<'a> IncomingRequest<'a> {
         if deadline.is_some_and(|deadline| deadline <= Instant::now()) {
             return Err(Refusal::late_start());
         }
-        let (service, method) = target.names();
+        let (service, method) = target.names.clone();
         let head = CallHead {
             stream_id: self.header.stream_id,
             service,
@@ -213,7 +212,7 @@ impl<'a> IncomingRequest<'a> {
             data_len: self.data.bytes().len(),
             more_to_come: self.more_to_come,
             has_message: target.has_message(request.payload, self.header.flags),
-            method_id: target.method_id(),
+            method_id: target.method_id,
             metadata: Metadata::new(),
             started: self.arrived,
             deadline,
@@ -239,22 +238,22 @@ impl<'a> IncomingRequest<'a> {
         }
         let (handler, kind) = target.handler();
         let payload = self.data.part(request.payload);
-        CallOwner::new(call).start(handler, kind, target.chain(), payload)
+        CallOwner::new(call).start(handler, kind, target.chain, payload)
     }
 
     /// Reports that the call is refused, and notes that its stream is.
     fn refuse(&self, refusal: &Refusal, has_waited: bool) {
-        self.refused(refusal.outcome(), has_waited);
+        self.refused(refusal, has_waited);
         let Header { stream_id, flags, .. } = self.header;
         self.connection.queue.streams(|table| table.refuse(stream_id, flags));
     }
 
     /// Reports that the call is refused.
-    fn refused(&self, outcome: CallOutcome<'_>, has_waited: bool) {
+    fn refused(&self, refusal: &Refusal, has_waited: bool) {
         let mut decoder = self.decoder();
         // As far as it can be read.
         let _ = decoder.advance(FIELDS_PER_TURN);
         let names = decoder.request().names().unwrap_or_default();
-        self.connection.refused(self.header, names, self.arrived, has_waited, outcome);
+        self.connection.refused(self.header, names, self.arrived, has_waited, refusal);
     }
 }

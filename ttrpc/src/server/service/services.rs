@@ -22,56 +22,38 @@ use crate::{
 
 /// Where a Request goes: a method of a service, or the fallback.
 pub(in crate::server) struct Target<'a> {
-    routes: &'a Routes,
     method: &'a Method,
-    /// The names of a method that the server does not have.
-    unknown: Option<(Name, Name)>,
+    /// The interceptors around its calls.
+    pub(in crate::server) chain: Option<&'a Chain>,
+    /// The names of service and method that were called.
+    pub(in crate::server) names: (Name, Name),
+    /// Identifies the method, if the server has it.
+    pub(in crate::server) method_id: Option<u64>,
 }
 
-impl<'a> Target<'a> {
-    /// Returns the interceptors around its calls.
-    pub(in crate::server) fn chain(&self) -> Option<&'a Chain> {
-        self.routes.chain.as_ref()
-    }
-
+impl Target<'_> {
     /// Checks whether a Request with these flags can call the method.
     ///
     /// # Errors
     /// INVALID_ARGUMENT.
     pub(in crate::server) fn check_flags(&self, flags: Flags) -> Result<(), Refusal> {
         let is_unary = self.method.kind == Kind::Unary;
-        let wrong = match self.is_known() {
-            true if is_unary && flags.contains(Flags::REMOTE_OPEN) => {
+        let wrong = match self.method_id {
+            Some(_) if is_unary && flags.contains(Flags::REMOTE_OPEN) => {
                 "is unary and was called as a stream"
             }
-            true if !is_unary && !flags.open_a_stream() => "is a stream and was called as unary",
+            Some(_) if !is_unary && !flags.open_a_stream() => "is a stream and was called as unary",
             _ => return Ok(()),
         };
-        let (service, method) = (&self.routes.service, &self.method.name);
+        let (service, method) = &self.names;
         Err(Refusal::violation(format!("method {service}/{method} {wrong}")))
-    }
-
-    /// Returns what identifies the method, if the server has it.
-    pub(in crate::server) fn method_id(&self) -> Option<u64> {
-        self.is_known().then_some(self.method.id)
-    }
-
-    /// Returns whether it is a method that the server has.
-    fn is_known(&self) -> bool {
-        self.unknown.is_none()
-    }
-
-    /// Returns the names of service and method.
-    pub(in crate::server) fn names(&self) -> (Name, Name) {
-        let known = || (self.routes.service.clone(), self.method.name.clone());
-        self.unknown.clone().unwrap_or_else(known)
     }
 
     /// Returns whether messages of the client's have somewhere to go.
     pub(in crate::server) fn has_inbox(&self, flags: Flags) -> bool {
-        match self.is_known() {
-            true => self.method.kind != Kind::Unary,
-            false => flags.contains(Flags::REMOTE_OPEN),
+        match self.method_id {
+            Some(_) => self.method.kind != Kind::Unary,
+            None => flags.contains(Flags::REMOTE_OPEN),
         }
     }
 
@@ -146,9 +128,9 @@ impl Services {
         // What the two sides of a connection use for themselves is not passed on: stream ids are those of the connection.
         match &self.fallback {
             Some(routes) if service != control::SERVICE => {
-                let names = [service, method].map(|name| Name::from(Arc::<str>::from(name)));
-                let unknown = Some(names.into());
-                Ok(Target { routes, method: &routes.methods[0], unknown })
+                let names = [service, method].map(|name| Name::from(Arc::<str>::from(name))).into();
+                let (method, chain) = (&routes.methods[0], routes.chain.as_ref());
+                Ok(Target { method, chain, names, method_id: None })
             }
             _ => {
                 let status = Status::unimplemented(match self.service(request.service) {
@@ -168,7 +150,8 @@ impl Services {
     ) -> Option<Target<'_>> {
         let routes = self.service(service)?;
         let method = routes.methods.iter().find(|known| known.name.as_bytes() == method)?;
-        Some(Target { routes, method, unknown: None })
+        let names = (routes.service.clone(), method.name.clone());
+        Some(Target { method, chain: routes.chain.as_ref(), names, method_id: Some(method.id) })
     }
 
     fn service(&self, name: &[u8]) -> Option<&Routes> {
