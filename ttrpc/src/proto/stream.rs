@@ -1,17 +1,9 @@
 //! The life of one stream, as a state machine.
 //!
-//! ```text
-//!                      ┌────── local closes ──────┐
-//!            ┌── Open ─┤                          ├─ Closed
-//!            │         └────── remote closes ─────┘    ▲
-//!            │  LocalClosed ───── remote closes ───────┤
-//!            │  RemoteClosed ──── local closes ────────┤
-//!            └──────────── a Response ─────────────────┘
-//! ```
-//!
-//! Both sides use the same machine, each from its own point of view: a client's unary stream is
-//! born `LocalClosed`, a server's `RemoteClosed`. Every transition that is not listed is a
-//! [`Violation`]; what becomes of one is for the [`table`](super::table) to say.
+//! A stream is closed when both sides are: each closes its own with its last frame, and a Response closes both. Both
+//! sides of a connection use the same machine, each from its own point of view: a client's unary stream is born with its
+//! own side closed, a server's with the remote side closed. Data after the remote has closed, or in a direction that
+//! carries none, is a [`Violation`]; what becomes of one is for the [`table`](super::table) to say.
 
 use super::frame::Flags;
 
@@ -40,15 +32,6 @@ impl Kind {
     }
 }
 
-/// Which sides have said that they are done.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum StreamPhase {
-    Open,
-    LocalClosed,
-    RemoteClosed,
-    Closed,
-}
-
 /// The content of a Data frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DataEvent {
@@ -66,24 +49,28 @@ pub struct Violation(pub &'static str);
 /// One stream's state.
 #[derive(Clone, Debug)]
 pub struct Stream {
-    state: StreamPhase,
+    is_local_closed: bool,
+    is_remote_closed: bool,
     remote_sends_data: bool,
 }
 
 impl Stream {
     /// A stream that this side opens as a client.
     pub fn opened_by_us(kind: Kind) -> Self {
-        let state =
-            if kind.client_streams() { StreamPhase::Open } else { StreamPhase::LocalClosed };
-        Stream { state, remote_sends_data: kind.server_streams() }
+        Stream {
+            is_local_closed: !kind.client_streams(),
+            is_remote_closed: false,
+            remote_sends_data: kind.server_streams(),
+        }
     }
 
     /// A stream that a client opened with a Request whose flags were these.
     pub fn opened_by_remote(flags: Flags) -> Self {
-        let remote_open = flags.contains(Flags::REMOTE_OPEN);
-        let state = if remote_open { StreamPhase::Open } else { StreamPhase::RemoteClosed };
-        let remote_sends_data = remote_open || flags.contains(Flags::REMOTE_CLOSED);
-        Stream { state, remote_sends_data }
+        Stream {
+            is_local_closed: false,
+            is_remote_closed: !flags.contains(Flags::REMOTE_OPEN),
+            remote_sends_data: flags.open_a_stream(),
+        }
     }
 
     /// A Data frame arrived.
@@ -94,47 +81,39 @@ impl Stream {
         if !self.remote_sends_data {
             return Err(Violation("Data on a stream that carries none in this direction"));
         }
-        let event = DataEvent {
+        if self.is_remote_closed {
+            return Err(Violation("Data after remote closed"));
+        }
+        self.is_remote_closed = flags.contains(Flags::REMOTE_CLOSED);
+        Ok(DataEvent {
             has_message: !flags.contains(Flags::NO_DATA),
-            remote_closed: flags.contains(Flags::REMOTE_CLOSED),
-        };
-        self.state = match (self.state, event.remote_closed) {
-            (StreamPhase::RemoteClosed | StreamPhase::Closed, _) => {
-                return Err(Violation("Data after remote closed"));
-            }
-            (state, false) => state,
-            (StreamPhase::Open, true) => StreamPhase::RemoteClosed,
-            (StreamPhase::LocalClosed, true) => StreamPhase::Closed,
-        };
-        Ok(event)
+            remote_closed: self.is_remote_closed,
+        })
     }
 
     /// Returns whether Data with these flags repeats that the remote side of a stream is closed.
     pub fn is_repeated_close(&self, flags: Flags) -> bool {
-        self.remote_sends_data && !self.is_remote_open() && flags.contains(Flags::END)
+        self.remote_sends_data && self.is_remote_closed && flags.contains(Flags::END)
     }
 
     /// A Response arrived, or is sent: the stream is over for both sides.
     pub fn end(&mut self) {
-        self.state = StreamPhase::Closed;
+        (self.is_local_closed, self.is_remote_closed) = (true, true);
     }
 
     /// This side is done sending.
     pub fn close_local(&mut self) {
-        self.state = match self.state {
-            StreamPhase::Open | StreamPhase::LocalClosed => StreamPhase::LocalClosed,
-            StreamPhase::RemoteClosed | StreamPhase::Closed => StreamPhase::Closed,
-        };
+        self.is_local_closed = true;
     }
 
     /// Returns whether the remote may still send on this stream.
     pub fn is_remote_open(&self) -> bool {
-        matches!(self.state, StreamPhase::Open | StreamPhase::LocalClosed)
+        !self.is_remote_closed
     }
 
     /// Returns whether both sides are done.
     pub fn is_closed(&self) -> bool {
-        self.state == StreamPhase::Closed
+        self.is_local_closed && self.is_remote_closed
     }
 }
 

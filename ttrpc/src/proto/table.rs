@@ -88,11 +88,9 @@ impl<T> ClientTable<T> {
                 self.answer(header.stream_id).map_or(ClientEvent::Ignore, ClientEvent::Response)
             }
             FrameType::Data => match self.receive_data(header.stream_id, header.flags) {
-                ClientEvent::Data(handle, event) => ClientEvent::Data(handle.clone(), event),
-                ClientEvent::Violation(handle, violation) => {
-                    ClientEvent::Violation(handle.clone(), violation)
-                }
-                ClientEvent::Response(_) | ClientEvent::Ignore => ClientEvent::Ignore,
+                Some((handle, Ok(event))) => ClientEvent::Data(handle.clone(), event),
+                Some((handle, Err(violation))) => ClientEvent::Violation(handle.clone(), violation),
+                None => ClientEvent::Ignore,
             },
             FrameType::Request | FrameType::Unknown(_) => ClientEvent::Ignore,
         };
@@ -100,23 +98,30 @@ impl<T> ClientTable<T> {
         event
     }
 
-    /// Acts on a Data frame. A stream that ends with it stays in the table until [`ClientTable::remove`].
-    pub(crate) fn receive_data(&mut self, id: u32, flags: Flags) -> ClientEvent<&mut T> {
-        let Some((stream, handle)) = self.streams.get_mut(&id) else {
-            return ClientEvent::Ignore;
-        };
-        if stream.is_closed() || stream.is_repeated_close(flags) {
-            return ClientEvent::Ignore;
+    /// Acts on a Data frame; `None` if it is to be ignored. A stream that ends with it stays in the table until
+    /// [`ClientTable::remove`].
+    pub(crate) fn receive_data(
+        &mut self,
+        id: u32,
+        flags: Flags,
+    ) -> Option<(&mut T, Result<DataEvent, Violation>)> {
+        let (handle, received) =
+            self.change(id, |stream| match stream.is_repeated_close(flags) {
+                true => None,
+                false => Some(stream.receive_data(flags).inspect_err(|_| stream.end())),
+            })?;
+        Some((handle, received?))
+    }
+
+    /// Changes a stream that has not ended. If it ends with that, it stays in the table until [`ClientTable::remove`].
+    fn change<R>(&mut self, id: u32, change: impl FnOnce(&mut Stream) -> R) -> Option<(&mut T, R)> {
+        let (stream, handle) = self.streams.get_mut(&id)?;
+        if stream.is_closed() {
+            return None;
         }
-        let event = stream.receive_data(flags);
-        if event.is_err() {
-            stream.end();
-        }
+        let changed = change(stream);
         self.open -= usize::from(stream.is_closed());
-        match event {
-            Ok(event) => ClientEvent::Data(handle, event),
-            Err(violation) => ClientEvent::Violation(handle, violation),
-        }
+        Some((handle, changed))
     }
 
     /// The server has answered this stream with a Response, which ends it.
@@ -127,13 +132,7 @@ impl<T> ClientTable<T> {
 
     /// Ends a stream that has not ended. It stays in the table until [`ClientTable::remove`].
     pub(crate) fn end(&mut self, id: u32) -> Option<&mut T> {
-        let (stream, handle) = self.streams.get_mut(&id)?;
-        if stream.is_closed() {
-            return None;
-        }
-        stream.end();
-        self.open -= 1;
-        Some(handle)
+        self.change(id, Stream::end).map(|(handle, ())| handle)
     }
 
     /// Ends all streams, which stay in the table. Returns all that are there.
@@ -153,12 +152,7 @@ impl<T> ClientTable<T> {
 
     /// Notes that the client is done sending. A stream that ends with that stays in the table.
     pub(crate) fn end_requests(&mut self, id: u32) {
-        if let Some((stream, _)) = self.streams.get_mut(&id)
-            && !stream.is_closed()
-        {
-            stream.close_local();
-            self.open -= usize::from(stream.is_closed());
-        }
+        self.change(id, Stream::close_local);
     }
 
     /// Removes a stream, which ends with that: its call was given up or failed here.
@@ -237,11 +231,6 @@ impl RequestIds {
         }
         self.highest = id;
         Ok(())
-    }
-
-    /// Keeps up with a receiver that has [`RequestIds`] of its own.
-    fn note(&mut self, id: u32) {
-        self.highest = self.highest.max(id);
     }
 }
 
@@ -322,14 +311,15 @@ impl<T: Clone> ServerTable<T> {
 
     /// Puts a stream into the table, after [`ServerEvent::Open`] or [`RequestIds::use_id`].
     pub fn open(&mut self, id: u32, flags: Flags, handle: T) {
-        self.ids.note(id);
+        // Its receiver may have ids of its own.
+        let _ = self.ids.use_id(id);
         self.streams.insert(id, (Stream::opened_by_remote(flags), handle));
     }
 
     /// Notes that a Request was refused instead of opened. What a client that takes the stream
     /// for open still sends on it is dropped.
     pub fn refuse(&mut self, id: u32, flags: Flags) {
-        self.ids.note(id);
+        let _ = self.ids.use_id(id);
         if flags.contains(Flags::REMOTE_OPEN) {
             self.note_ended_early(id);
         }

@@ -34,7 +34,7 @@ use crate::{
     proto::{
         frame::Header,
         stream::{DataEvent, Violation},
-        table::{ClientEvent, ClientTable},
+        table::ClientTable,
     },
     transport::{inbox::Inbox, registry::CallInfo},
 };
@@ -189,20 +189,20 @@ impl Calls {
     /// Acts on a Data frame, before its message is in the inbox.
     pub(super) fn receive_data(&mut self, header: Header) -> DataReceived {
         match self.0.receive_data(header.stream_id, header.flags) {
-            ClientEvent::Data(call, event) => match &call.messages {
+            Some((call, Ok(event))) => match &call.messages {
                 Some(messages) => {
                     let record = call.record.clone();
                     DataReceived::Message { messages: messages.clone(), record, event }
                 }
                 None => DataReceived::Ignore,
             },
-            ClientEvent::Violation(call, violation) => {
+            Some((call, Err(violation))) => {
                 let status =
                     Status::internal(format!("the server broke the protocol: {violation}"));
                 let change = call.fail(EndCause::ProtocolViolation, status);
                 DataReceived::Violation(violation, change)
             }
-            ClientEvent::Response(_) | ClientEvent::Ignore => DataReceived::Ignore,
+            None => DataReceived::Ignore,
         }
     }
 
