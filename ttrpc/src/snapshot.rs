@@ -25,7 +25,7 @@ use tokio::time::Instant;
 use crate::{
     ClientConfig, ConnectionError, Name,
     client::ClientState,
-    transport::{limiter::Load, peer::Peer, queue::Queue, registry::CallInfo},
+    transport::{blocked::Blocked, limiter::Load, peer::Peer, queue::Queue, registry::CallInfo},
 };
 
 pub use crate::transport::registry::{CallWait, ReceiverWait, Stall};
@@ -160,6 +160,17 @@ impl QueueSnapshot {
     /// `waited_total` is the time that calls have waited, in sum.
     pub(crate) fn new<T>(queue: &Queue<T>, waited_total: Duration) -> Self {
         let (short, long, limit, blocked) = queue.fill();
+        QueueSnapshot::of(short, long, limit, blocked, waited_total)
+    }
+
+    /// Returns the snapshot of the queue that a connection with this configuration would have.
+    pub(crate) fn of_no_connection(config: &ClientConfig) -> Self {
+        let nothing = Load::default();
+        let limit = Load { count: config.send_queue_frames, cost: config.send_queue_bytes };
+        QueueSnapshot::of(nothing, nothing, limit, Blocked::default(), Duration::ZERO)
+    }
+
+    fn of(short: Load, long: Load, limit: Load, blocked: Blocked, waited_total: Duration) -> Self {
         QueueSnapshot {
             frames: Fill { used: short.count, limit: limit.count },
             bytes: Fill { used: short.cost, limit: limit.cost },
@@ -168,23 +179,6 @@ impl QueueSnapshot {
             blocked: blocked.now(),
             blocked_total: blocked.total(),
             waited_total,
-        }
-    }
-}
-
-impl QueueSnapshot {
-    /// Returns the snapshot of the queue that a connection with this configuration would have.
-    pub(crate) fn of_no_connection(config: &ClientConfig) -> Self {
-        let fill = |limit| Fill { used: 0, limit };
-        let (frames, bytes) = (fill(config.send_queue_frames), fill(config.send_queue_bytes));
-        QueueSnapshot {
-            frames,
-            bytes,
-            long_frames: frames,
-            long_bytes: bytes,
-            blocked: None,
-            blocked_total: Duration::ZERO,
-            waited_total: Duration::ZERO,
         }
     }
 }

@@ -31,7 +31,7 @@ const SHARED_CHUNK_LEN: usize = 64 << 10;
 pub(super) const IDLE_CHUNKS: usize = 1;
 
 thread_local! {
-    /// Where frames are encoded that are copied into a shared chunk. Its length is that of the longest one so far.
+    /// Where frames are encoded that are copied into a shared chunk.
     static SCRATCH: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
 }
 
@@ -68,32 +68,23 @@ impl<D: FrameData> Frame<D> {
         HEADER_LEN + self.header.data_len as usize
     }
 
-    /// Encodes the frame and passes it to `push`.
-    pub(crate) fn encode<R>(&self, push: impl FnOnce(FrameBytes<'_>) -> R) -> R {
+    /// Encodes the frame and passes it to `push`, which takes the buffer of one that is not copied.
+    pub(crate) fn encode<R>(&self, push: impl FnOnce(&mut Vec<u8>) -> R) -> R {
         let len = self.len();
-        if len > SHARED_FRAME_LEN {
-            let mut bytes = buffer_pool::take(len..=2 * len);
-            bytes.resize(len, 0);
-            self.write_to(&mut bytes);
-            return push(FrameBytes::Large(bytes));
-        }
-        // Not kept in its place meanwhile: to encode a message runs the program's code, which may send another one. A thread
-        // that is ending has no scratch.
-        let mut scratch = SCRATCH.try_with(Cell::take).unwrap_or_default();
-        if scratch.len() < len {
-            scratch.resize(len, 0);
-        }
-        self.write_to(&mut scratch[..len]);
-        let pushed = push(FrameBytes::Small(&mut scratch[..len]));
-        let _ = SCRATCH.try_with(|kept| kept.set(scratch));
-        pushed
-    }
-
-    /// Encodes the frame into a buffer of its own.
-    pub(crate) fn to_vec(&self) -> Vec<u8> {
-        let mut bytes = vec![0; self.len()];
+        let is_copied = len <= SHARED_FRAME_LEN;
+        // The scratch is not kept in its place meanwhile: to encode a message runs the program's code, which may send another
+        // one. A thread that is ending has none.
+        let mut bytes = match is_copied {
+            true => SCRATCH.try_with(Cell::take).unwrap_or_default(),
+            false => buffer_pool::take(len..=2 * len),
+        };
+        bytes.resize(len, 0);
         self.write_to(&mut bytes);
-        bytes
+        let pushed = push(&mut bytes);
+        if is_copied {
+            let _ = SCRATCH.try_with(|kept| kept.set(bytes));
+        }
+        pushed
     }
 
     /// Encodes the frame into so many bytes as it has: for all callers the code of an encoded message is one.
@@ -102,34 +93,6 @@ impl<D: FrameData> Frame<D> {
         header.copy_from_slice(&self.header.to_bytes());
         self.data.encode(&mut data);
         assert!(data.is_empty(), "{WRONG_LEN}");
-    }
-}
-
-/// An encoded frame, header and data.
-pub(crate) enum FrameBytes<'a> {
-    /// To be copied. Its stream id is set where it lies.
-    Small(&'a mut [u8]),
-    /// To be queued as it is.
-    Large(Vec<u8>),
-}
-
-impl FrameBytes<'_> {
-    pub(super) fn len(&self) -> usize {
-        self.as_slice().len()
-    }
-
-    fn as_slice(&self) -> &[u8] {
-        match self {
-            FrameBytes::Small(bytes) => bytes,
-            FrameBytes::Large(bytes) => bytes,
-        }
-    }
-
-    fn into_vec(self) -> Vec<u8> {
-        match self {
-            FrameBytes::Small(bytes) => bytes.to_vec(),
-            FrameBytes::Large(bytes) => bytes,
-        }
     }
 }
 
@@ -205,13 +168,12 @@ impl Chunk {
 pub(super) struct Chunks(pub(super) VecDeque<Chunk>);
 
 impl Chunks {
-    /// Adds a frame, which takes this much capacity, with this stream id.
-    pub(super) fn push(&mut self, frame: FrameBytes<'_>, stream_id: u32, capacity: Capacity) {
-        let bytes = frame.as_slice();
-        let len = bytes.len();
+    /// Adds a frame, which takes this much capacity, with this stream id. Takes its buffer if it is long.
+    pub(super) fn push(&mut self, frame: &mut Vec<u8>, stream_id: u32, capacity: Capacity) {
+        let len = frame.len();
         if len > SHARED_FRAME_LEN {
-            let mut bytes = frame.into_vec();
-            Header::set_stream_id(&mut bytes, stream_id);
+            Header::set_stream_id(frame, stream_id);
+            let bytes = mem::take(frame);
             return self.0.push_back(Chunk { bytes, capacity, is_shared: false });
         }
         let chunk = self.shared_chunk(len);
@@ -221,7 +183,7 @@ impl Chunks {
             let grown = (2 * chunk.bytes.capacity()).clamp(start + len, SHARED_CHUNK_LEN);
             chunk.bytes.reserve_exact(grown - start);
         }
-        chunk.bytes.extend_from_slice(bytes);
+        chunk.bytes.extend_from_slice(frame);
         Header::set_stream_id(&mut chunk.bytes[start..], stream_id);
         chunk.capacity += capacity;
     }
@@ -302,8 +264,8 @@ mod tests {
     }
 
     fn push(chunks: &mut Chunks, frame_type: FrameType, stream_id: u32, data_len: usize) {
-        let frame = FrameBytes::Large(frame(frame_type, data_len));
-        chunks.push(frame, stream_id, short(Load::one(HEADER_LEN + data_len)));
+        let mut frame = frame(frame_type, data_len);
+        chunks.push(&mut frame, stream_id, short(Load::one(HEADER_LEN + data_len)));
     }
 
     fn short(load: Load) -> Capacity {
@@ -315,25 +277,21 @@ mod tests {
         headers.map(|(_, header)| (header.frame_type, header.stream_id)).collect()
     }
 
-    fn is_to_be_copied(len: usize) -> bool {
-        let data = vec![7; len - HEADER_LEN];
-        let frame = Frame::new(FrameType::Data, Flags::NONE, 1, &data[..]).expect("it is short");
-        let expected = [&frame.header.to_bytes()[..], &data].concat();
-        frame.encode(|bytes| match bytes {
-            FrameBytes::Small(bytes) => bytes == expected,
-            FrameBytes::Large(bytes) => {
-                assert!(bytes == expected);
-                false
-            }
-        })
-    }
-
     #[test]
     fn frames_that_share_a_chunk_are_encoded_elsewhere_and_longer_ones_in_buffers_of_their_own() {
-        for len in [256, 257, SHARED_FRAME_LEN, 512] {
-            assert!(is_to_be_copied(len), "{len} bytes");
+        let mut chunks = Chunks::default();
+        for len in [256, 257, SHARED_FRAME_LEN, 512, SHARED_FRAME_LEN + 1] {
+            let data = vec![7; len - HEADER_LEN];
+            let frame =
+                Frame::new(FrameType::Data, Flags::NONE, 1, &data[..]).expect("it is short");
+            let expected = [&frame.header.to_bytes()[..], &data].concat();
+            let is_copied = frame.encode(|bytes| {
+                assert!(*bytes == expected, "{len} bytes");
+                chunks.push(bytes, 1, Capacity::default());
+                !bytes.is_empty()
+            });
+            assert_eq!(is_copied, len <= SHARED_FRAME_LEN, "{len} bytes");
         }
-        assert!(!is_to_be_copied(SHARED_FRAME_LEN + 1));
     }
 
     #[test]

@@ -38,9 +38,8 @@ pub(crate) struct Inbox {
     state: Mutex<InboxState>,
     /// When the consumer last used a message, or the first of those that are there came; see [`StallBudget`].
     moved_at: AtomicU64,
-    /// Notified when there is capacity again, when the consumer goes away, and when the stream ends, if
-    /// `InboxState::is_watched`.
-    changed: Notify,
+    /// Notified when the receiver may find capacity again, when the consumer goes away, and when the stream ends.
+    pub(crate) changed: Notify,
 }
 
 #[derive(Debug, Default)]
@@ -52,8 +51,6 @@ struct InboxState {
     consumer: Option<Waker>,
     /// The consumer takes no more; what arrives is dropped.
     is_abandoned: bool,
-    /// A task waits for changes.
-    is_watched: bool,
     /// Messages that the consumer has not taken.
     fill: Load,
     /// The consumer has taken messages.
@@ -70,11 +67,15 @@ impl InboxState {
         self.is_abandoned || self.end.is_some()
     }
 
+    /// Returns whether a message of this many bytes fits, or would be dropped.
+    fn has_capacity(&self, bytes: usize, limits: Load) -> bool {
+        fits(self.fill, bytes, limits) || self.is_closed()
+    }
+
     /// Drops all messages that are not in the consumer's batch. Returns what they cost.
     fn clear(&mut self) -> usize {
-        let dropped = self.messages.clear();
-        self.fill -= dropped;
-        cost(dropped)
+        self.messages = Messages::default();
+        cost(mem::take(&mut self.fill))
     }
 }
 
@@ -114,12 +115,6 @@ impl Inbox {
         true
     }
 
-    /// Notified when the receiver may find capacity again, when the consumer goes away, and when the stream ends.
-    pub(crate) fn changed(&self) -> &Notify {
-        lock(&self.state).is_watched = true;
-        &self.changed
-    }
-
     /// Ends the stream, unless it has ended: the consumer receives this after all messages, which are dropped if
     /// `drops_messages`. Wakes all tasks that wait. Returns the cost of what this frees.
     pub(crate) fn end(&self, end: Result<(), Status>, drops_messages: bool) -> usize {
@@ -134,11 +129,9 @@ impl Inbox {
     }
 
     fn wake(&self, mut state: MutexGuard<'_, InboxState>) {
-        let (consumer, is_watched) = (state.consumer.take(), state.is_watched);
+        let consumer = state.consumer.take();
         drop(state);
-        if is_watched {
-            notify_waiters(&self.changed);
-        }
+        notify_waiters(&self.changed);
         if let Some(consumer) = consumer {
             wake(consumer);
         }
@@ -225,14 +218,13 @@ impl Inbox {
     /// Returns whether a message of this many bytes fits, or would be dropped since the inbox is closed.
     /// Capacity stays until the producer uses it.
     pub(crate) fn has_capacity(&self, bytes: usize, limits: Load) -> bool {
-        let state = lock(&self.state);
-        fits(state.fill, bytes, limits) || state.is_closed()
+        lock(&self.state).has_capacity(bytes, limits)
     }
 
     /// Returns whether there is capacity. If not, what the consumer takes wakes the receiver when there is.
     pub(in crate::transport) fn awaits_capacity(&self, bytes: usize, limits: Load) -> bool {
         let mut state = lock(&self.state);
-        let has_capacity = fits(state.fill, bytes, limits) || state.is_closed();
+        let has_capacity = state.has_capacity(bytes, limits);
         state.awaited = (!has_capacity).then_some((bytes, limits));
         has_capacity
     }
@@ -268,18 +260,18 @@ impl Inbox {
             };
             tokio::select! {
                 biased;
-                () = wait_until(self.changed(), &has_capacity) => {}
+                () = wait_until(&self.changed, &has_capacity) => {}
                 _ = stalled(wait.time, &moves, is_paused) => {}
             }
         }
-        let has_capacity = self.has_capacity(bytes, limits);
-        if !has_capacity {
-            budget.note_timeout(wait);
-        }
         let mut state = lock(&self.state);
         state.awaited = None;
+        let has_capacity = state.has_capacity(bytes, limits);
         if has_capacity {
             state.credit = state.credit.saturating_add(wait.began.elapsed());
+        } else {
+            drop(state);
+            budget.note_timeout(wait);
         }
         has_capacity
     }
@@ -380,7 +372,7 @@ mod tests {
         let inbox = Inbox::default();
         let has_failed = || inbox.is_closed();
         let mut waits =
-            [0; 3].map(|_| Box::pin(super::super::wait_until(inbox.changed(), &has_failed)));
+            [0; 3].map(|_| Box::pin(super::super::wait_until(&inbox.changed, &has_failed)));
         for wait in &mut waits {
             assert!(poll_fn(|cx| Poll::Ready(wait.as_mut().poll(cx))).await.is_pending());
         }

@@ -24,7 +24,7 @@ use tokio::io::AsyncWrite;
 
 use super::{
     fake_socket::FakeSocket,
-    frames::{Chunk, FrameBytes},
+    frames::Chunk,
     inbox::Inbox,
     io::{WriteHalf, Writer},
     limiter::{Closed, Limiter, Load, Oversubscribe},
@@ -261,7 +261,7 @@ fn a_queue_brings_every_frame_to_its_sender_in_the_order_of_the_pushes() {
                         pushed.push(id);
                         Some(id.into())
                     };
-                    assert!(room.push(FrameBytes::Small(&mut [0; 10]), claim).is_queued());
+                    assert!(room.push(&mut vec![0; 10], claim).is_queued());
                 }
             })
         });
@@ -289,7 +289,7 @@ fn a_flush_ends_when_what_was_queued_is_written() {
         let producer = spawn(move || {
             for _ in 0..3 {
                 let room = block_on(pushes.reserve(10)).expect("it is open");
-                let _ = room.push(FrameBytes::Small(&mut [0; 10]), |()| Some(1.into()));
+                let _ = room.push(&mut vec![0; 10], |()| Some(1.into()));
                 block_on(pushes.flushed());
                 assert_eq!(pushes.fill().0, Load::default());
             }
@@ -316,7 +316,7 @@ fn a_queue_that_closes_tells_its_sender_and_those_who_wait_for_room() {
         join([
             spawn(move || {
                 while let Ok(room) = block_on(pushes.reserve(10)) {
-                    let _ = room.push(FrameBytes::Small(&mut [0; 10]), |()| Some(1.into()));
+                    let _ = room.push(&mut vec![0; 10], |()| Some(1.into()));
                 }
             }),
             // It takes frames, and frees no room.
@@ -340,7 +340,7 @@ fn push_lone(queue: &Queue<Vec<u32>>) -> bool {
         pushed.push(stream_id);
         Some(PushDecision { stream_id, is_only: true })
     };
-    room.push(FrameBytes::Small(&mut [0; 10]), claim).is_queued()
+    room.push(&mut vec![0; 10], claim).is_queued()
 }
 
 /// Bytes of a frame that a socket takes at once which is empty, nearly full or full.
@@ -453,7 +453,7 @@ pub(crate) const LONG: usize = (128 << 10) + 1;
 /// shorter meanwhile.
 async fn push(queue: &Queue<Vec<u32>>, len: usize) -> Result<(), Closed> {
     let room = queue.reserve(len).await?;
-    let _ = room.push(FrameBytes::Small(&mut [0; 10]), |pushed| {
+    let _ = room.push(&mut vec![0; 10], |pushed| {
         let id = 2 * pushed.len() as u32 + 1;
         pushed.push(id);
         Some(id.into())
@@ -574,7 +574,7 @@ fn an_inbox_that_is_emptied_wakes_who_waits_for_room() {
         let waits = inbox.clone();
         let receiver = spawn(move || {
             let has_capacity = || waits.awaits_capacity(1, Load::limit(1, 100));
-            block_on(wait_until(waits.changed(), &has_capacity));
+            block_on(wait_until(&waits.changed, &has_capacity));
         });
         let mut batch = Batch::default();
         let taken = block_on(poll_fn(|cx| {
@@ -663,8 +663,8 @@ fn write_requests(writes_left: usize) {
         spawn(move || {
             for _ in 0..2 {
                 let Ok(room) = block_on(queue.reserve(10)) else { return };
-                let mut request = [0, 0, 0, 0, 0, 0, 0, 0, 1, 0];
-                let _ = room.push(FrameBytes::Small(&mut request), |pushed: &mut u32| {
+                let mut request = vec![0, 0, 0, 0, 0, 0, 0, 0, 1, 0];
+                let _ = room.push(&mut request, |pushed: &mut u32| {
                     *pushed += 1;
                     Some((2 * *pushed - 1).into())
                 });

@@ -1,6 +1,6 @@
 //! Messages of a stream, packed: small ones lie back to back.
 
-use std::{collections::VecDeque, mem};
+use std::collections::VecDeque;
 
 use bytes::Bytes;
 
@@ -74,13 +74,6 @@ impl Messages {
             }
             _ => self.0.push_back(Run::One(message.to_bytes())),
         }
-    }
-
-    /// Drops all; returns how much that was.
-    pub(super) fn clear(&mut self) -> Load {
-        let mut load = Load::default();
-        mem::take(&mut self.0).iter().for_each(|run| load += run.load());
-        load
     }
 }
 

@@ -24,7 +24,7 @@
 //! Every queue is bounded, in frames and in bytes; no lock is held across an await or around I/O.
 
 pub(crate) mod address;
-mod blocked;
+pub(crate) mod blocked;
 pub(crate) mod connect;
 pub(crate) mod coop;
 #[cfg(test)]

@@ -28,9 +28,7 @@ use self::{
 };
 use super::{
     blocked::Blocked,
-    frames::{
-        Capacity, Chunk, Chunks, Frame, FrameBytes, IDLE_CHUNKS, SHARED_FRAME_LEN, drop_frames,
-    },
+    frames::{Capacity, Chunk, Chunks, Frame, IDLE_CHUNKS, SHARED_FRAME_LEN, drop_frames},
     io::Writer,
     limiter::{Closed, Limited, Load, Oversubscribe, Quota, Wakers, acquire},
     lock,
@@ -127,7 +125,7 @@ impl<T> PushPermit<'_, T> {
     /// Adds the frame if `claim` allows it. `claim` runs under the lock, and not at all once the queue is closed.
     pub(crate) fn push(
         mut self,
-        frame: FrameBytes<'_>,
+        frame: &mut Vec<u8>,
         claim: impl FnOnce(&mut T) -> Option<PushDecision>,
     ) -> Pushed {
         let len = mem::take(&mut self.len);
@@ -259,7 +257,7 @@ impl<T> Queue<T> {
     /// Adds a frame if `claim` allows it, with the capacity that is reserved for so many bytes or with what there is.
     fn push(
         &self,
-        mut frame: FrameBytes<'_>,
+        frame: &mut Vec<u8>,
         reserved: Option<usize>,
         claim: impl FnOnce(&mut T) -> Option<PushDecision>,
     ) -> Pushed {
@@ -280,13 +278,13 @@ impl<T> Queue<T> {
         let capacity = Capacity::of(load, kind);
         if is_only
             && state.chunks.0.is_empty()
-            && let FrameBytes::Small(bytes) = &mut frame
+            && frame.len() <= SHARED_FRAME_LEN
             && let Some(borrowed) = state.gate.borrow_writer()
         {
             let asks_first = state.unsent.is_kept;
             drop(state);
-            Header::set_stream_id(bytes, stream_id);
-            self.write_inline(borrowed, bytes, capacity, asks_first);
+            Header::set_stream_id(frame, stream_id);
+            self.write_inline(borrowed, frame, capacity, asks_first);
             return Pushed::Queued(stream_id);
         }
         state.chunks.push(frame, stream_id, capacity);
@@ -302,11 +300,11 @@ impl<T> Queue<T> {
     /// most one per call.
     pub(crate) fn push_without_capacity(
         &self,
-        frame: &mut [u8],
+        frame: &Frame<impl FrameData>,
         claim: impl FnOnce(&mut T) -> Option<u32>,
     ) {
         let claim = |streams: &mut T| claim(streams).map(PushDecision::from);
-        let _ = self.push(FrameBytes::Small(frame), Some(0), claim);
+        let _ = frame.encode(|bytes| self.push(bytes, Some(0), claim));
     }
 
     /// Gives a stream up: `remove` takes it out of the table and returns its id. Its frames are
@@ -525,9 +523,9 @@ mod tests {
             data_len: len as u32 - 10,
             ..Header::from_bytes(&[0, 0, 0, 0, 0, 0, 0, 0, 1, 0])
         };
-        let frame = [&header.to_bytes()[..], &vec![0; len - 10]].concat();
+        let mut frame = [&header.to_bytes()[..], &vec![0; len - 10]].concat();
         let room = queue.try_reserve(len).unwrap().unwrap();
-        assert!(room.push(FrameBytes::Large(frame), |()| Some(stream_id.into())).is_queued());
+        assert!(room.push(&mut frame, |()| Some(stream_id.into())).is_queued());
     }
 
     #[tokio::test(start_paused = true)]
@@ -599,7 +597,7 @@ mod tests {
         push(&queue, 600, 1);
         let room = queue.try_reserve(400).unwrap().unwrap();
         assert!(queue.try_reserve(10).unwrap().is_none());
-        assert_eq!(room.push(FrameBytes::Small(&mut [0; 10]), |()| None), Pushed::Refused);
+        assert_eq!(room.push(&mut vec![0; 10], |()| None), Pushed::Refused);
         assert_eq!(queue.fill().0, Load::one(600));
         let batch = take(&queue).await;
         assert_eq!(queue.fill().0, Load::one(600), "the sender has it");

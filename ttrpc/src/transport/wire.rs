@@ -293,6 +293,10 @@ mod tests {
 
     use crate::sync::Mutex;
 
+    fn frame(frame_type: FrameType, data: &[u8]) -> Frame<&[u8]> {
+        Frame::new(frame_type, Flags::NONE, 1, data).expect("it is short")
+    }
+
     /// Polls a sender until it waits for others. Before it writes, it gives way once.
     async fn poll<F: Future>(sending: &mut Pin<&mut F>) -> Poll<F::Output> {
         let first = poll_fn(|cx| Poll::Ready(sending.as_mut().poll(cx))).await;
@@ -356,7 +360,7 @@ mod tests {
     #[tokio::test]
     async fn a_stream_that_cannot_pass_on_what_it_has_taken_counts_as_full() {
         let queue = Queue::new(10, 1 << 20, ());
-        queue.push_without_capacity(&mut [0; 100], |()| Some(1));
+        queue.push_without_capacity(&frame(FrameType::Data, &[0; 90]), |()| Some(1));
         let (near, mut far) = tokio::io::duplex(10);
         let writer = writer_of(BufStream::new(near));
         let mut sender = Sender::new(writer, &queue);
@@ -385,7 +389,7 @@ mod tests {
             let data = vec![number as u8; *len];
             let frame =
                 Frame::new(FrameType::Data, Flags::NONE, id, &data[..]).expect("it is short");
-            expected.extend(frame.to_vec());
+            frame.encode(|bytes| expected.extend_from_slice(bytes));
             let permit = queue.try_reserve(frame.len()).expect("it is open").expect("it has room");
             assert!(permit.send(&frame, |()| Some(id.into())).is_queued());
         }
@@ -450,7 +454,7 @@ mod tests {
     #[tokio::test]
     async fn a_socket_that_takes_nothing_has_failed() {
         let queue = Queue::new(1, 100, ());
-        queue.push_without_capacity(&mut [0; 10], |()| Some(1));
+        queue.push_without_capacity(&frame(FrameType::Data, &[]), |()| Some(1));
         let error = Sender::new(Box::new(Pipe::default()), &queue).run().await.unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::WriteZero);
     }
@@ -491,8 +495,8 @@ mod tests {
             let queue = Queue::new(10, 1 << 20, ());
             queue.keep_unsent();
             let push = |id| {
-                let mut request = [0, 0, 0, 0, 0, 0, 0, 0, 1, 0];
-                queue.push_without_capacity(&mut request, |()| Some(id));
+                let request = frame(FrameType::Request, &[]);
+                queue.push_without_capacity(&request, |()| Some(id));
             };
             for id in [1, 3] {
                 push(id);

@@ -21,7 +21,7 @@ use crate::{
     },
     contain::{Contained, Panicked, contain},
     proto::{
-        frame::{Flags, FrameType, HEADER_LEN, Header},
+        frame::{Flags, FrameType},
         message::Measured,
         payload::Payload,
     },
@@ -163,7 +163,7 @@ impl<Req: Message> StreamSender<Req> {
     /// Waits until no message may be sent any more.
     async fn requests_ended(&self) {
         let is_so = || self.owner.read(|state| state.may_send().then_some(())).is_none();
-        wait_until(self.owner.messages().changed(), &is_so).await;
+        wait_until(&self.owner.messages().changed, &is_so).await;
     }
 
     /// Queues a message while the call is open, with a permit or with the capacity that there is. Returns whether there was
@@ -213,14 +213,13 @@ impl<Req> Drop for StreamSender<Req> {
         }
         let id = self.owner.stream_id;
         let claim = |calls: &mut Calls| calls.end_requests(id).then_some(id);
-        self.owner.connection().queue.push_without_capacity(&mut end_of_requests(id), claim);
+        self.owner.connection().queue.push_without_capacity(&end_of_requests(id), claim);
     }
 }
 
 /// The frame that ends a stream of requests.
-pub(in crate::client) fn end_of_requests(stream_id: u32) -> [u8; HEADER_LEN] {
-    let (frame_type, flags) = (FrameType::Data, Flags::END);
-    Header { data_len: 0, stream_id, frame_type, flags }.to_bytes()
+pub(in crate::client) fn end_of_requests(stream_id: u32) -> Frame<&'static [u8]> {
+    Frame::new(FrameType::Data, Flags::END, stream_id, &[][..]).expect("it has no data")
 }
 
 debug_in_short!(StreamSender<Req>);

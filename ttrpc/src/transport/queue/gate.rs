@@ -270,7 +270,7 @@ mod tests {
     use tokio::{io::empty, time::advance};
 
     use super::{
-        super::{FrameBytes, PushDecision, PushPermit, Pushed},
+        super::{PushDecision, PushPermit, Pushed},
         *,
     };
     use crate::{
@@ -324,7 +324,7 @@ mod tests {
 
     fn push_into(room: PushPermit<'_, ()>, stream_id: u32, is_only: bool) {
         let claim = |_: &mut ()| Some(PushDecision { stream_id, is_only });
-        let pushed = room.push(FrameBytes::Small(&mut frame()), claim);
+        let pushed = room.push(&mut frame().to_vec(), claim);
         assert_eq!(pushed, Pushed::Queued(stream_id));
     }
 

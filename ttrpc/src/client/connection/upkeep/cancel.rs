@@ -100,7 +100,7 @@ pub(in crate::client) fn close(connection: &ClientConnection, calls: &[GivenUp])
     for call in calls.iter().filter(|call| call.owes_close) {
         connection
             .queue
-            .push_without_capacity(&mut end_of_requests(call.stream_id), |_| Some(call.stream_id));
+            .push_without_capacity(&end_of_requests(call.stream_id), |_| Some(call.stream_id));
     }
 }
 

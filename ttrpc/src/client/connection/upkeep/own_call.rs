@@ -37,7 +37,7 @@ impl OwnCall {
         let call = PendingCall { head, request: Some(Raw::from(payload)) };
         let frame = call.frame().ok()?;
         let mut stream_id = None;
-        connection.queue.push_without_capacity(&mut frame.to_vec(), |calls| {
+        connection.queue.push_without_capacity(&frame, |calls| {
             stream_id = calls.open(&mut entry);
             stream_id
         });
