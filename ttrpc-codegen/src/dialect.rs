@@ -32,10 +32,12 @@ pub(crate) fn rewrite(source: &[u8]) -> Option<Rewritten> {
     let mut rewriter =
         Rewriter { source, changes: Vec::new(), reserved: Vec::new(), last: [&[]; 2] };
     rewriter.run();
-    let reserved = rewriter.reserved;
+    let (reserved, mut changes) = (rewriter.reserved, rewriter.changes);
+    // Some are found when the token after them is: there may be a comment between that has changes itself.
+    changes.sort_by_key(|(part, _)| part.start);
     let mut output = Output::default();
     let mut end = 0;
-    for (part, replacement) in rewriter.changes {
+    for (part, replacement) in changes {
         output.push(&source[end..part.start]);
         output.replace(part.len(), replacement.as_bytes());
         end = part.end;

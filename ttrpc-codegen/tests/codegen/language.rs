@@ -289,6 +289,18 @@ fn bytes_that_are_no_utf_8_are_taken_in_comments_and_strings() {
     assert!(error.contains("not valid utf-8"), "{error}");
 }
 
+/// Changes were made in the order in which they were found: a panic, or a text with parts of it twice.
+#[test]
+fn a_change_before_a_comment_with_other_bytes_is_in_its_place() {
+    let source = b"syntax = \"proto2\"; package p; import \"options.proto\";
+message M { extensions 5 /* \xe9 */ [verification = UNVERIFIED]; option (d) = - /* \xe9 */ nan; }
+message N { option (sub) = { rsub /* \xe9 */ [{}] }; } message O { optional Nope a = 1; }";
+    let folder = folder_of(&[("options.proto", OPTIONS)]);
+    fs::write(folder.path().join("a.proto"), source).unwrap();
+    let error = parse(&folder).unwrap_err().to_string();
+    assert!(error.starts_with("a.proto:3:74: name 'Nope' is not defined"), "{error}");
+}
+
 #[test]
 fn a_file_that_is_shadowed_is_named() {
     let folder = folder_of(&[("one/a.proto", "syntax = \"proto3\";"), ("two/a.proto", "")]);
