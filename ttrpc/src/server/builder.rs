@@ -1,6 +1,6 @@
 //! Putting a server together.
 
-use std::{fmt, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 use tokio::{
     io::{AsyncRead, AsyncWrite},
@@ -39,7 +39,7 @@ use crate::{
 ///     .await
 /// # }
 /// ```
-#[derive(Default)]
+#[derive(Debug, Default)]
 #[must_use = "a server serves when `serve` is awaited"]
 pub struct ServerBuilder {
     services: Services,
@@ -220,16 +220,5 @@ impl ServerBuilder {
     /// Outside of a tokio runtime.
     pub async fn serve(self) -> Result<(), Error> {
         self.build()?.serve().await
-    }
-}
-
-impl fmt::Debug for ServerBuilder {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ServerBuilder")
-            .field("services", &self.services)
-            .field("listeners", &self.listeners)
-            .field("handed_over", &self.handed_over)
-            .field("config", &self.config)
-            .finish()
     }
 }

@@ -249,9 +249,9 @@ impl Server {
         server.accept_control.close();
         drop(accepting);
         server.drain().await;
-        let is_only = serves_one && server.connections_so_far.load(SeqCst) == 1;
+        let served_one = serves_one && server.connections_so_far.load(SeqCst) == 1;
         let failed = lock(&server.failed).take();
-        failed.filter(|_| is_only).map_or(Ok(()), Err)
+        failed.filter(|_| served_one).map_or(Ok(()), Err)
     }
 
     /// Serves until `signal` completes, then lets calls finish for up to `limit`.

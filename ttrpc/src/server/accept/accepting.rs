@@ -165,34 +165,13 @@ impl Accepting {
         if let Some(connection) = self.handed_over.pop_front() {
             return Poll::Ready(Some(connection));
         }
-        loop {
-            match ready!(self.poll_accept(cx)) {
-                Some(Ok(connection)) => return Poll::Ready(Some(connection)),
-                Some(Err(error)) => trace::warn!("accepting a connection failed: {error}"),
-                None => return Poll::Ready(None),
-            }
-        }
-    }
-
-    /// Completes when a connection, or the end of a listener, waits for [`Accepting::poll_next`].
-    pub(in crate::server) fn poll_waiting(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        let mut has_one = |paced: &mut PacedAcceptor| paced.poll_waiting(cx).is_ready();
-        let somebody_waits = !self.handed_over.is_empty()
-            || !self.is_paused && self.acceptors.iter_mut().any(&mut has_one);
-        if somebody_waits { Poll::Ready(()) } else { Poll::Pending }
-    }
-
-    fn poll_accept(&mut self, cx: &mut Context<'_>) -> Poll<Option<io::Result<Unserved>>> {
-        if self.is_paused {
-            return Poll::Pending;
-        }
         let mut asked = 0;
-        while asked < self.acceptors.len() {
+        while !self.is_paused && asked < self.acceptors.len() {
             let index = (self.next + asked) % self.acceptors.len();
-            match self.acceptors[index].poll_accept(cx) {
-                Poll::Ready(Some(accepted)) => {
+            match self.acceptors[index].poll_next(cx) {
+                Poll::Ready(Some(connection)) => {
                     self.next = index + 1;
-                    return Poll::Ready(Some(accepted));
+                    return Poll::Ready(Some(connection));
                 }
                 Poll::Ready(None) => {
                     self.acceptors.remove(index);
@@ -204,6 +183,14 @@ impl Accepting {
             }
         }
         Poll::Pending
+    }
+
+    /// Completes when a connection, or the end of a listener, waits for [`Accepting::poll_next`].
+    pub(in crate::server) fn poll_waiting(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        let mut has_one = |paced: &mut PacedAcceptor| paced.poll_waiting(cx).is_ready();
+        let somebody_waits = !self.handed_over.is_empty()
+            || !self.is_paused && self.acceptors.iter_mut().any(&mut has_one);
+        if somebody_waits { Poll::Ready(()) } else { Poll::Pending }
     }
 }
 
@@ -227,21 +214,22 @@ impl PacedAcceptor {
         self.acceptor.poll_waiting(cx)
     }
 
-    fn poll_accept(&mut self, cx: &mut Context<'_>) -> Poll<Option<io::Result<Unserved>>> {
-        if self.pause.is_some() {
-            return Poll::Pending;
+    /// The next connection, `None` if the listener is done.
+    fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<Unserved>> {
+        while self.pause.is_none() {
+            let polled = self.acceptor.poll_accept(cx);
+            let Poll::Ready(Some(Err(error))) = polled else {
+                self.failures_in_a_row = 0;
+                return polled.map(|next| next.and_then(Result::ok));
+            };
+            trace::warn!("accepting a connection failed: {error}");
+            self.failures_in_a_row += 1;
+            if is_lasting(&error) || self.failures_in_a_row == FAILURES_IN_A_ROW {
+                self.failures_in_a_row = 0;
+                self.pause = Some(Box::pin(sleep(PAUSE_AFTER_ERROR)));
+            }
         }
-        let polled = self.acceptor.poll_accept(cx);
-        let Poll::Ready(Some(Err(error))) = &polled else {
-            self.failures_in_a_row = 0;
-            return polled;
-        };
-        self.failures_in_a_row += 1;
-        if is_lasting(error) || self.failures_in_a_row == FAILURES_IN_A_ROW {
-            self.failures_in_a_row = 0;
-            self.pause = Some(Box::pin(sleep(PAUSE_AFTER_ERROR)));
-        }
-        polled
+        Poll::Pending
     }
 }
 

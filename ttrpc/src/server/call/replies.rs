@@ -31,6 +31,7 @@ use crate::server::call::{
 };
 use crate::{
     Status,
+    observer::CallStats,
     snapshot::{CallWait, ReceiverWait},
     transport::{
         limiter::{Closed, Load, Permit},
@@ -96,6 +97,7 @@ impl<'a> WaitingReply<'a> {
 
     /// Waits for capacity in the queue.
     pub(in crate::server) async fn permit(&self) -> Result<ReplyPermit<'a>, Closed> {
+        let _observed = self.call.stats.as_ref().map(CallStats::wait_for_capacity);
         self.call.connection.reserve(self.load.cost, Some(self.call.info())).await
     }
 }

@@ -20,7 +20,7 @@ use crate::server::call::{
 use crate::{
     Status,
     contain::{Contained, Panicked, contain},
-    observer::{CallStats, EndCause},
+    observer::EndCause,
     proto::{
         frame::{Flags, FrameType},
         message::{DynData, DynMessage},
@@ -172,8 +172,7 @@ impl<Resp: Message> StreamSender<Resp> {
             // A handler that is never held up lets other tasks run now and then.
             poll_fn(|cx| self.budget.poll_spend(cx)).await;
             let StreamSender { call, budget, .. } = self;
-            let pushed = contain(|| call.push_message(&*message, budget, None));
-            match pushed.unwrap_or_else(|Panicked| Err(encoder_panicked()))? {
+            match call.push_message(&*message, budget, None)? {
                 None => Ok(()),
                 Some(len) => call.wait_and_push(&*message, budget, len).await,
             }
@@ -189,45 +188,43 @@ impl Call {
         budget: &mut CoopBudget,
         permit: Option<ReplyPermit<'_>>,
     ) -> Result<Option<usize>, Status> {
-        let id = self.head.stream_id;
-        let frame = Frame::new(FrameType::Data, Flags::NONE, id, DynData::of_message(message))?;
-        let (len, mut sent) = (frame.len(), None);
-        let claim = |table: &mut ServerTable<Arc<Call>>| {
-            table.contains(id).then(|| {
-                sent = self.count_sent(len);
-                id.into()
-            })
-        };
-        let pushed = self.connection.push(&frame, permit, claim);
-        budget.spend_bytes(len);
-        self.report_message(sent.as_ref());
-        match pushed {
-            Pushed::Queued(_) => Ok(None),
-            Pushed::Full => Ok(Some(len)),
-            Pushed::Refused => Err(over()),
-        }
+        let pushed = contain(|| {
+            let id = self.head.stream_id;
+            let frame = Frame::new(FrameType::Data, Flags::NONE, id, DynData::of_message(message))?;
+            let (len, mut sent) = (frame.len(), None);
+            let claim = |table: &mut ServerTable<Arc<Call>>| {
+                table.contains(id).then(|| {
+                    sent = self.count_sent(len);
+                    id.into()
+                })
+            };
+            let pushed = self.connection.push(&frame, permit, claim);
+            budget.spend_bytes(len);
+            self.report_message(sent.as_ref());
+            match pushed {
+                Pushed::Queued(_) => Ok(None),
+                Pushed::Full => Ok(Some(len)),
+                Pushed::Refused => Err(over()),
+            }
+        });
+        let panicked = "the reply's type panicked while it was encoded";
+        pushed.unwrap_or_else(|Panicked| Err(Status::internal(panicked)))
     }
 
-    /// Sends a message, waiting for capacity for a frame of this length.
+    /// Sends a message, waiting for capacity for a frame of this length while the call goes on.
     async fn wait_and_push(
         &self,
         message: &dyn DynMessage,
         budget: &mut CoopBudget,
         len: usize,
     ) -> Result<(), Status> {
-        let permit = self.wait_for_permit(len).await?;
-        let pushed = contain(|| self.push_message(message, budget, Some(permit)));
-        pushed.unwrap_or_else(|Panicked| Err(encoder_panicked())).map(drop)
-    }
-
-    /// Waits for capacity for a message while the call goes on.
-    async fn wait_for_permit(&self, len: usize) -> Result<ReplyPermit<'_>, Status> {
         let waiting = WaitingReply::new(self, len)?;
-        let _observed = self.stats.as_ref().map(CallStats::wait_for_capacity);
-        tokio::select! {
-            permit = waiting.permit() => permit.map_err(|Closed| over()),
-            () = self.end.token().cancelled_owned() => Err(over()),
-        }
+        let permit = tokio::select! {
+            permit = waiting.permit() => permit.map_err(|Closed| over())?,
+            () = self.end.token().cancelled_owned() => return Err(over()),
+        };
+        drop(waiting);
+        self.push_message(message, budget, Some(permit)).map(drop)
     }
 }
 
@@ -237,7 +234,3 @@ fn over() -> Status {
 }
 
 debug_in_short!(StreamSender<Resp>);
-
-fn encoder_panicked() -> Status {
-    Status::internal("the reply's type panicked while it was encoded")
-}

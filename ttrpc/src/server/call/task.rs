@@ -32,7 +32,7 @@ use crate::server::call::{
 use crate::{
     Status,
     contain::{Panicked, contain},
-    observer::{CallStats, EndCause},
+    observer::EndCause,
     proto::{frame::Flags, payload::Payload, stream::Kind},
     sync::{
         atomic::{AtomicU32, Ordering::Relaxed},
@@ -344,11 +344,8 @@ async fn run_handler(
         }
     };
     drop(granted);
-    let observed = call.stats.as_ref().map(CallStats::wait_for_capacity);
-    let permit = waiting.permit().await;
-    drop(observed);
     // A connection that has ended drops its handlers.
-    let Ok(permit) = permit else { return Ok(None) };
+    let Ok(permit) = waiting.permit().await else { return Ok(None) };
     contain(|| call.send_last(unsent.failure, handler, Some(permit)))
         .map_err(|Panicked| panicked(call))
 }

@@ -18,7 +18,7 @@ use crate::server::{
     service::services::Target,
 };
 use crate::{
-    Metadata, Raw, Status,
+    Raw, Status,
     observer::EndCause,
     proto::{
         frame::Header,
@@ -114,11 +114,11 @@ impl<'a> IncomingRequest<'a> {
             return Ok(false);
         }
         let request = decoder.request();
-        let (target, head) = self.route(request)?;
+        let (target, deadline) = self.route(request)?;
         let Some(load) = self.connection.call_limits().try_acquire(self.load(request)) else {
             return Ok(false);
         };
-        self.start(request, target, head, load, false).map(|()| true)
+        self.start(request, target, deadline, load, false).map(|()| true)
     }
 
     /// Opens the call as [`try_open`](Self::try_open) does, and waits where that could not go on.
@@ -141,7 +141,7 @@ impl<'a> IncomingRequest<'a> {
             yield_now().await;
         }
         let request = decoder.request();
-        let (target, head) = self.route(request)?;
+        let (target, deadline) = self.route(request)?;
         let limits = self.connection.call_limits();
         let load = tokio::select! {
             biased;
@@ -152,7 +152,7 @@ impl<'a> IncomingRequest<'a> {
             }
         };
         match load {
-            Some(load) => Ok(self.start(request, target, head, load, true)?),
+            Some(load) => Ok(self.start(request, target, deadline, load, true)?),
             None if self.connection.is_full_of_calls() => {
                 Err(Refusal::limit("too many calls are in flight and none of them ends").into())
             }
@@ -187,9 +187,8 @@ impl<'a> IncomingRequest<'a> {
         Load::one(self.data.bytes().len() + request.metadata.cost())
     }
 
-    /// Returns what takes the call, and what describes it. Its metadata are decoded when it is admitted: until then no limit
-    /// counts them.
-    fn route(&self, request: &Request<'a>) -> Result<(Target<'a>, CallHead), Refusal> {
+    /// Returns what takes the call, and its deadline.
+    fn route(&self, request: &Request<'a>) -> Result<(Target<'a>, Option<Instant>), Refusal> {
         let target = self.connection.server.services.find(request)?;
         target.check_flags(self.header.flags)?;
         let deadline = match request.timeout_nano {
@@ -203,40 +202,42 @@ impl<'a> IncomingRequest<'a> {
         if deadline.is_some_and(|deadline| deadline <= Instant::now()) {
             return Err(Refusal::late_start());
         }
-        let (service, method) = target.names.clone();
-        let head = CallHead {
-            stream_id: self.header.stream_id,
-            service,
-            method,
-            flags: self.header.flags,
-            data_len: self.data.bytes().len(),
-            more_to_come: self.more_to_come,
-            has_message: target.has_message(request.payload, self.header.flags),
-            method_id: target.method_id,
-            metadata: Metadata::new(),
-            started: self.arrived,
-            deadline,
-        };
-        Ok((target, head))
+        Ok((target, deadline))
     }
 
-    /// Starts the handler of a call that has been admitted.
+    /// Starts the handler of a call that has been admitted. Its metadata are decoded here: until it is admitted no limit
+    /// counts them.
     fn start(
         &self,
         request: &Request<'a>,
         target: Target<'a>,
-        mut head: CallHead,
+        deadline: Option<Instant>,
         load: AdmittedLoad,
         has_waited: bool,
     ) -> Result<(), Refusal> {
         let metadata = request.metadata.decode();
-        head.metadata = metadata.inspect_err(|_| self.connection.call_limits().release(load))?;
-        let has_inbox = target.has_inbox(head.flags);
+        let metadata = metadata.inspect_err(|_| self.connection.call_limits().release(load))?;
+        let (flags, (handler, kind)) = (self.header.flags, target.handler());
+        let has_inbox = target.has_inbox(flags);
+        let has_message = target.has_message(request.payload, flags);
+        let (service, method) = target.names;
+        let head = CallHead {
+            stream_id: self.header.stream_id,
+            service,
+            method,
+            flags,
+            data_len: self.data.bytes().len(),
+            more_to_come: self.more_to_come,
+            has_message,
+            method_id: target.method_id,
+            metadata,
+            started: self.arrived,
+            deadline,
+        };
         let call = Call::new(self.connection.clone(), head, load, has_inbox);
         if has_waited && let Some(stats) = &call.stats {
             stats.has_waited_for_admission();
         }
-        let (handler, kind) = target.handler();
         let payload = self.data.part(request.payload);
         CallOwner::new(call).start(handler, kind, target.chain, payload)
     }

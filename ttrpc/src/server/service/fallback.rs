@@ -73,7 +73,10 @@ impl fmt::Debug for FallbackCall {
 pub(in crate::server) fn make_fallback(fallback: impl Fallback) -> Box<MakeHandler> {
     maker(&Arc::new(fallback), |fallback, ctx, payload: Raw| async move {
         let flags = ctx.call().head.flags;
-        let (requests, replies) = streams(&ctx, flags);
+        let requests = || StreamReceiver::new(ctx.call().clone());
+        let replies = || StreamSender::new(ctx.call().clone());
+        let requests = flags.contains(Flags::REMOTE_OPEN).then(requests);
+        let replies = flags.open_a_stream().then(replies);
         let call = FallbackCall { flags, payload, requests, replies };
         match fallback.call(&ctx, call).await? {
             RawEnd::Closed if !flags.open_a_stream() => {
@@ -91,14 +94,4 @@ impl Reply for RawEnd {
             RawEnd::Closed => None,
         }
     }
-}
-
-/// The ends of a call's streams, where it has some.
-fn streams(
-    ctx: &Context,
-    flags: Flags,
-) -> (Option<StreamReceiver<Raw>>, Option<StreamSender<Raw>>) {
-    let requests = || StreamReceiver::new(ctx.call().clone());
-    let replies = || StreamSender::new(ctx.call().clone());
-    (flags.contains(Flags::REMOTE_OPEN).then(requests), flags.open_a_stream().then(replies))
 }
