@@ -17,10 +17,9 @@ use tokio::time::Instant;
 use super::{
     call::{
         PendingCall, not_queued,
-        owner::{CallOwner, decode_reply},
+        owner::CallOwner,
         stream::{RawReceiver, Reply, StreamReceiver, StreamSender},
     },
-    connection::record::CallRecord,
     intercept::{OutgoingCall, intercepted},
     meta::{CallOptions, DeadlineTimer},
     reconnect::Link,
@@ -235,9 +234,11 @@ where
         let policies = pending.head.options.policies.take();
         let around = policies.and_then(|policies| policies.apply(&mut pending.head));
         pending.head.options.start();
-        let mut record = None;
+        let mut record = match around {
+            None => pending.begin(link.observed(), None),
+            Some(_) => None,
+        };
         if let (Link::Fixed(tasks), None) = (&*link, &around) {
-            record = CallRecord::begin(&tasks.connection.observed, &pending.head, None);
             let caller = K::AWAITS_REPLY.then(|| cx.waker());
             let queued = pending.try_queue(tasks, record.as_ref(), caller);
             let queued = queued.map_err(|status| not_queued(record.as_deref(), status))?;
@@ -255,14 +256,7 @@ where
         };
         self.progress = Progress::Queueing(match around {
             Some(around) => Box::pin(intercepted(around, link, OutgoingCall::new(pending))),
-            None => {
-                let begin = || CallRecord::begin(link.observed(), &pending.head, None);
-                record = record.or_else(begin);
-                Box::pin(async move {
-                    let made = pending.make_over(&link, &mut record).await;
-                    made.map_err(|status| not_queued(record.as_deref(), status))
-                })
-            }
+            None => Box::pin(async move { pending.make_over(&link, &mut record).await }),
         });
         Ok(())
     }
@@ -319,7 +313,7 @@ impl<Req, Resp: Message + Default> CallKind<Req, Resp> for Unary {
 
     fn poll_output(owner: &mut Option<CallOwner>, cx: &mut Context<'_>) -> Polled<Resp> {
         let owner = owner.as_mut().expect("a unary call stays with its future");
-        owner.poll_reply(cx, decode_reply)
+        owner.poll_reply(cx)
     }
 }
 

@@ -8,7 +8,7 @@ use prost::Message;
 use tokio::time::Instant;
 
 use super::{
-    call::{PendingCall, not_queued, owner::CallOwner},
+    call::{PendingCall, owner::CallOwner},
     connection::record::{CallRecord, OnMessage},
     meta::{Around, CallOptions, within},
     reconnect::Link,
@@ -228,7 +228,7 @@ impl Answer {
     /// [`Observer::call_ended`](crate::observer::Observer::call_ended), it has to return at once. A unary call
     /// ends when the caller has taken the reply, which may not decode.
     pub fn on_end(&self, told: impl FnOnce(&CallEnd<'_>) + Send + 'static) {
-        if let Some(record) = self.0.record() {
+        if let Some(record) = &self.0.record {
             record.on_end(Box::new(told));
         }
     }
@@ -282,8 +282,7 @@ impl OutgoingCall {
 
     /// Reports that the call begins, or begins again.
     fn begin(&mut self, link: &Link) {
-        let (head, extensions) = (&self.pending.head, Some(&self.extensions));
-        self.record = CallRecord::begin(link.observed(), head, extensions);
+        self.record = self.pending.begin(link.observed(), Some(&self.extensions));
         if let (Some(record), true) = (&self.record, self.is_repeatable) {
             record.hold_end();
         }
@@ -316,11 +315,9 @@ impl OutgoingCall {
         }
         let was_seen = mem::replace(&mut self.may_be_seen, true);
         let made = self.pending.make_over(link, &mut self.record).await;
-        let owner = made.map_err(|status| {
-            // At its deadline a Request may be half written.
-            self.may_be_seen = was_seen || status.code() == Code::DeadlineExceeded;
-            not_queued(self.record.as_deref(), status)
-        })?;
+        // At its deadline a Request may be half written.
+        let is_late = |status: &Status| status.code() == Code::DeadlineExceeded;
+        let owner = made.inspect_err(|status| self.may_be_seen = was_seen || is_late(status))?;
         if self.pending.head.kind.is_unary() {
             owner.wait_for_progress().await?;
             if let Some(status) = owner.read(|state| state.outcome()?.1) {

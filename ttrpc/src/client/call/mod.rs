@@ -16,17 +16,19 @@ use super::{
     connection::{
         ConnectionTasks,
         calls::{CallEntry, Calls, Messages},
+        observe::ObservedConnection,
         record::CallRecord,
     },
     meta::{CallHead, is_over, too_late},
 };
 use crate::{
-    Raw, Status,
+    Extensions, Raw, Status,
     proto::{
         frame::{Flags, FrameType},
         message::{Measured, RequestParts},
         payload,
     },
+    trace,
     transport::{
         frames::Frame,
         limiter::{Closed, Load, Permit},
@@ -41,6 +43,20 @@ pub(super) struct PendingCall<Req> {
 }
 
 impl<Req: Message> PendingCall<Req> {
+    /// Reports that the call begins. Returns its record, or `None` if nobody observes it. One that is intercepted has
+    /// extensions that observers see.
+    pub(super) fn begin(
+        &self,
+        connection: &Arc<ObservedConnection>,
+        intercepted: Option<&Extensions>,
+    ) -> Option<Arc<CallRecord>> {
+        let CallHead { service, method, .. } = &self.head;
+        let span = trace::span!("call", service = &**service, method = &**method);
+        let is_observed = !connection.observers.is_empty() || !span.is_none();
+        (is_observed || intercepted.is_some())
+            .then(|| CallRecord::begin(connection, &self.head, span, intercepted))
+    }
+
     /// Encodes the request.
     pub(super) fn into_raw(self) -> PendingCall<Raw> {
         let request = self.request.map(|request| Raw(payload::encode(&request)));
@@ -112,12 +128,12 @@ impl<Req: Message> PendingCall<Req> {
         let mut checked = Ok(());
         let claim = |calls: &mut Calls| {
             // With others in flight, the system call would cost more than the rest.
-            if calls.table().is_empty() {
+            if calls.is_empty() {
                 checked = connection.origin.check();
                 checked.as_ref().ok()?;
             }
-            let stream_id = calls.open(&mut entry)?;
-            Some(PushDecision { stream_id, is_only: calls.table().len() == 1 })
+            let stream_id = calls.open_call(&mut entry)?;
+            Some(PushDecision { stream_id, is_only: calls.len() == 1 })
         };
         let pushed = match capacity {
             Some(capacity) => capacity.send(frame, claim),

@@ -53,10 +53,6 @@ impl CallOwner {
         self.messages.as_ref().expect("a call with streams has messages")
     }
 
-    pub(in crate::client) fn record(&self) -> Option<&CallRecord> {
-        self.record.as_deref()
-    }
-
     /// Returns what `read` says of the call's state.
     pub(in crate::client) fn read<R>(
         &self,
@@ -66,11 +62,10 @@ impl CallOwner {
     }
 
     /// Waits for the end of a unary call, and decodes its reply.
-    pub(in crate::client) fn poll_reply<R>(
+    pub(in crate::client) fn poll_reply<M: Message + Default>(
         &mut self,
         cx: &mut Context<'_>,
-        decode: impl FnOnce(Payload<'_>) -> Result<R, Status>,
-    ) -> Poll<Result<R, Status>> {
+    ) -> Poll<Result<M, Status>> {
         let (id, queue) = (self.stream_id, &self.connection().queue);
         let call = loop {
             if let Some(call) = queue.streams(|calls| calls.take_ended(id)) {
@@ -84,18 +79,19 @@ impl CallOwner {
         };
         self.is_finished = true;
         let Some(call) = call else { return Poll::Ready(Err(self.connection().unavailable())) };
-        let reply = match call.state.last(decode) {
-            Some(Ok(Some(reply))) => reply,
-            Some(Err(status)) => Err(status),
-            Some(Ok(None)) | None => Err(no_reply()),
+        let violation = |status| (EndCause::ProtocolViolation, status);
+        let reply = match call.state.last(decode_reply) {
+            Some(Ok(Some(reply))) => reply.map_err(violation),
+            Some(Ok(None)) | None => Err(violation(no_reply())),
+            Some(Err(failure)) => Err(failure),
         };
         if let Some(record) = &self.record {
-            match call.state.outcome() {
-                Some(end @ (_, Some(_))) => record.ended(end),
-                _ => record.reply_taken(reply.as_ref().err()),
-            }
+            record.ended(match &reply {
+                Ok(_) => (EndCause::Replied, None),
+                Err((cause, status)) => (*cause, Some(status.clone())),
+            });
         }
-        Poll::Ready(reply)
+        Poll::Ready(reply.map_err(|(_, status)| status))
     }
 
     /// Ends the call because its deadline has passed, if nothing has ended it before. The server
@@ -165,9 +161,7 @@ impl Drop for CallOwner {
 ///
 /// # Errors
 /// INTERNAL if the bytes are not a message of this type, or its code panics.
-pub(in crate::client) fn decode_reply<M: Message + Default>(
-    payload: Payload<'_>,
-) -> Result<M, Status> {
+fn decode_reply<M: Message + Default>(payload: Payload<'_>) -> Result<M, Status> {
     or_status(contain(|| M::decode(payload)))
 }
 

@@ -148,9 +148,9 @@ impl<Req: Message> StreamSender<Req> {
     async fn wait_for_capacity(&self, len: usize) -> Result<PushPermit<'_, Calls>, Status> {
         let connection = self.owner.connection();
         let id = self.owner.stream_id;
-        let info = connection.queue.streams(|calls| Some(calls.table().get(id)?.info(id)));
+        let info = connection.queue.streams(|calls| Some(calls.get(id)?.info(id)));
         let _waiting = info.map(|info| connection.registry.enter(info, CallWait::Capacity));
-        let _observed = self.owner.record().map(|record| record.stats.wait_for_capacity());
+        let _observed = self.owner.record.as_ref().map(|record| record.stats.wait_for_capacity());
         let capacity = async {
             tokio::select! {
                 capacity = connection.queue.reserve(len) => capacity.map_err(|Closed| self.refusal()),
@@ -173,11 +173,11 @@ impl<Req: Message> StreamSender<Req> {
         frame: &Frame<Measured<'_, Req>>,
         capacity: Option<PushPermit<'_, Calls>>,
     ) -> Result<bool, Status> {
-        let (id, record) = (self.owner.stream_id, self.owner.record());
+        let (id, record) = (self.owner.stream_id, &self.owner.record);
         let mut message = None;
         let claim = |calls: &mut Calls| {
             calls.read(id, |state| state.may_send().then_some(()))?;
-            message = record.map(|record| record.count_sent(frame.len()));
+            message = record.as_ref().map(|record| record.count_sent(frame.len()));
             Some(PushDecision::from(id))
         };
         let pushed = run_encoder(|| match capacity {
@@ -212,7 +212,7 @@ impl<Req> Drop for StreamSender<Req> {
             self.abandon();
         }
         let id = self.owner.stream_id;
-        let claim = |calls: &mut Calls| calls.end_requests(id).then_some(id);
+        let claim = |calls: &mut Calls| calls.close_requests(id).then_some(id);
         self.owner.connection().queue.push_without_capacity(&end_of_requests(id), claim);
     }
 }
@@ -270,7 +270,10 @@ impl Incoming {
             }
         }
         let last = owner.read(|state| state.last(|payload| payload.to_bytes()));
-        let last = last.unwrap_or_else(|| Err(owner.connection().unavailable()))?;
+        let last = match last {
+            Some(last) => last.map_err(|(_, status)| status)?,
+            None => return Poll::Ready(Err(owner.connection().unavailable())),
+        };
         // A Response that ends a stream of replies is its last message, unless it is empty.
         let is_message = |last: &Bytes| !(owner.kind.is_ended_by_response() && last.is_empty());
         let last = last.filter(is_message);

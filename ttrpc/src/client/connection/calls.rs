@@ -6,9 +6,9 @@
 //!
 //! | who | method |
 //! |---|---|
-//! | the receiver | [`Calls::end_by_response`], [`CallEntry::close_remote`], [`Calls::receive_data`], [`Calls::fail`] |
+//! | the receiver | [`Calls::end_by_response`], [`CallEntry::close_remote`], [`Calls::receive_message`], [`Calls::fail`] |
 //! | the caller's deadline | [`Calls::fail`] |
-//! | the caller, who drops the call or takes its reply | [`Calls::release`], [`Calls::take_ended`] |
+//! | the caller, who drops the call or takes its reply | [`ClientTable::remove`], [`Calls::take_ended`] |
 //! | the connection's end | [`Calls::fail_all`] |
 //!
 //! What runs code of the program (wakers, observers) runs when the table is unlocked: a method returns it as a [`Change`].
@@ -162,24 +162,20 @@ pub(super) enum DataReceived {
 }
 
 /// The calls of one connection.
-#[derive(Debug, Default)]
-pub(in crate::client) struct Calls(ClientTable<Box<CallEntry>>);
+pub(in crate::client) type Calls = ClientTable<Box<CallEntry>>;
 
 impl Calls {
-    /// Uses a table whose ids begin elsewhere, for tests.
-    #[cfg(test)]
-    pub(in crate::client) fn starting_at(id: u32) -> Self {
-        Calls(ClientTable::starting_at(id))
-    }
-
     /// Opens a call, which gets its stream id. Takes the entry, unless all ids have been used.
-    pub(in crate::client) fn open(&mut self, entry: &mut Option<Box<CallEntry>>) -> Option<u32> {
-        if self.0.is_spent() {
+    pub(in crate::client) fn open_call(
+        &mut self,
+        entry: &mut Option<Box<CallEntry>>,
+    ) -> Option<u32> {
+        if self.is_spent() {
             return None;
         }
         let entry = entry.take()?;
         let record = entry.record.clone();
-        let stream_id = self.0.open(entry.kind.kind, entry)?;
+        let stream_id = self.open(entry.kind.kind, entry)?;
         if let Some(record) = record {
             record.queued(stream_id);
         }
@@ -187,8 +183,8 @@ impl Calls {
     }
 
     /// Acts on a Data frame, before its message is in the inbox.
-    pub(super) fn receive_data(&mut self, header: Header) -> DataReceived {
-        match self.0.receive_data(header.stream_id, header.flags) {
+    pub(super) fn receive_message(&mut self, header: Header) -> DataReceived {
+        match self.receive_data(header.stream_id, header.flags) {
             Some((call, Ok(event))) => match &call.messages {
                 Some(messages) => {
                     let record = call.record.clone();
@@ -213,7 +209,7 @@ impl Calls {
         id: u32,
         response: Bytes,
     ) -> Result<Change, (Arc<CallRecord>, Bytes)> {
-        let Some(call) = self.0.end(id) else { return Ok(Change::default()) };
+        let Some(call) = self.end(id) else { return Ok(Change::default()) };
         match &call.record {
             None => Ok(call.answer(response)),
             Some(record) => Err((record.clone(), response)),
@@ -221,18 +217,18 @@ impl Calls {
     }
 
     /// Changes a call that its owner has not let go of.
-    pub(super) fn change(
+    pub(super) fn change_call(
         &mut self,
         id: u32,
         change: impl FnOnce(&mut CallEntry) -> Change,
     ) -> Change {
-        self.0.get_mut(id).map_or_else(Change::default, |call| change(call))
+        self.get_mut(id).map_or_else(Change::default, |call| change(call))
     }
 
     /// The call fails on this side, whatever the server does.
     pub(super) fn fail(&mut self, id: u32, cause: EndCause, status: Status) -> Change {
-        self.0.end(id);
-        self.change(id, |call| call.fail(cause, status))
+        self.end(id);
+        self.change_call(id, |call| call.fail(cause, status))
     }
 
     /// All calls fail that have not ended, since the connection has. What has arrived may still be taken. The end of the calls
@@ -248,25 +244,19 @@ impl Calls {
             let is_unsent = unsent.is_some_and(|first| id >= first);
             Change { drops_messages: false, end: change.end.filter(|_| !is_unsent), ..change }
         };
-        self.0.end_all().map(fail).collect()
-    }
-
-    /// Removes a call whose owner lets go of it. Returns whether the stream was open until now.
-    pub(in crate::client) fn release(&mut self, id: u32) -> (bool, Option<Box<CallEntry>>) {
-        let was_open = self.0.contains(id);
-        (was_open, self.0.remove(id))
+        self.end_all().map(fail).collect()
     }
 
     /// Removes a call that has ended, unless its owner has let go of it. `None` while it goes on.
     pub(in crate::client) fn take_ended(&mut self, id: u32) -> Option<Option<Box<CallEntry>>> {
-        let goes_on = self.0.get(id).is_some_and(|call| call.state.is_open());
-        (!goes_on).then(|| self.0.remove(id))
+        let goes_on = self.get(id).is_some_and(|call| call.state.is_open());
+        (!goes_on).then(|| self.remove(id))
     }
 
     /// Polls whether a call has ended. While it goes on, the waker changes places with the one that waited before, which is to
     /// be dropped without the lock.
     pub(in crate::client) fn poll_ended(&mut self, id: u32, waker: &mut Option<Waker>) -> Poll<()> {
-        match self.0.get_mut(id) {
+        match self.get_mut(id) {
             Some(call) if call.state.is_open() => {
                 mem::swap(&mut call.caller, waker);
                 Poll::Pending
@@ -276,10 +266,10 @@ impl Calls {
     }
 
     /// Ends the stream of requests from this side. Returns whether the server is to be notified.
-    pub(in crate::client) fn end_requests(&mut self, id: u32) -> bool {
-        let is_open = self.0.contains(id);
-        let is_notified = self.0.get(id).is_some_and(|call| call.state.is_close_due(is_open));
-        self.0.end_requests(id);
+    pub(in crate::client) fn close_requests(&mut self, id: u32) -> bool {
+        let is_open = self.contains(id);
+        let is_notified = self.get(id).is_some_and(|call| call.state.is_close_due(is_open));
+        self.end_requests(id);
         is_notified
     }
 
@@ -289,17 +279,12 @@ impl Calls {
         id: u32,
         read: impl FnOnce(&CallState) -> Option<R>,
     ) -> Option<R> {
-        self.0.get(id).and_then(|call| read(&call.state))
+        self.get(id).and_then(|call| read(&call.state))
     }
 
     /// Returns when the oldest call began that has not ended.
     pub(super) fn oldest(&self) -> Option<Instant> {
-        self.0.iter().map(|(_, call)| call.started).min()
-    }
-
-    /// The calls by id, to be looked at.
-    pub(in crate::client) fn table(&self) -> &ClientTable<Box<CallEntry>> {
-        &self.0
+        self.iter().map(|(_, call)| call.started).min()
     }
 }
 
@@ -323,7 +308,7 @@ mod tests {
         let head = CallHead { kind, service: "S".into(), method: "M".into(), options };
         let messages = (!kind.is_unary()).then(Arc::default);
         let mut entry = Some(Box::new(CallEntry::new(&head, None, messages, None)));
-        let id = calls.open(&mut entry).expect("ids are left");
+        let id = calls.open_call(&mut entry).expect("ids are left");
         assert!(entry.is_none());
         id
     }
@@ -360,14 +345,14 @@ mod tests {
                 for (second, ..) in ends {
                     let mut calls = Calls::default();
                     let id = open(&mut calls, kind);
-                    assert!(calls.table().contains(id) && calls.table().len() == 1);
+                    assert!(calls.contains(id) && calls.len() == 1);
                     first(&mut calls, id);
-                    assert!(!calls.table().contains(id) && calls.table().is_empty());
+                    assert!(!calls.contains(id) && calls.is_empty());
                     second(&mut calls, id);
                     let outcome = calls.read(id, |state| state.outcome()).expect("it has ended");
                     assert_eq!(outcome.0, cause, "{kind:?}");
                     assert_eq!(outcome.1.map_or(Code::Ok, |status| status.code()), code);
-                    assert!(calls.release(id).1.is_some() && calls.release(id).1.is_none());
+                    assert!(calls.remove(id).is_some() && calls.remove(id).is_none());
                 }
             }
         }
@@ -380,12 +365,12 @@ mod tests {
         let id = open(&mut calls, Kind::ServerStreaming);
         let frame_type = crate::proto::frame::FrameType::Data;
         let last = Header { data_len: 1, stream_id: id, frame_type, flags: Flags::REMOTE_CLOSED };
-        assert!(matches!(calls.receive_data(last), DataReceived::Message { .. }));
-        assert!(!calls.table().contains(id));
+        assert!(matches!(calls.receive_message(last), DataReceived::Message { .. }));
+        assert!(!calls.contains(id));
         fail_all(&mut calls, id);
         let outcome = calls.read(id, |state| state.outcome());
         assert_eq!(outcome.map(|(cause, _)| cause), Some(EndCause::PeerGone));
-        assert!(matches!(calls.receive_data(last), DataReceived::Ignore));
+        assert!(matches!(calls.receive_message(last), DataReceived::Ignore));
     }
 
     struct Sleeps;
@@ -406,7 +391,7 @@ mod tests {
         assert!(second.is_some_and(|before| before.will_wake(&wakers[0])));
         answer(&mut calls, id);
         assert!(calls.poll_ended(id, &mut first).is_ready());
-        assert!(calls.release(id).1.is_some_and(|call| call.caller.is_none()));
+        assert!(calls.remove(id).is_some_and(|call| call.caller.is_none()));
         assert!(calls.poll_ended(id, &mut first).is_ready());
     }
 
@@ -418,8 +403,8 @@ mod tests {
             let mut calls = Calls::default();
             let id = open(&mut calls, Kind::ClientStreaming);
             end(&mut calls, id);
-            assert_eq!(calls.end_requests(id), is_notified);
+            assert_eq!(calls.close_requests(id), is_notified);
         }
-        assert!(!Calls::default().end_requests(1));
+        assert!(!Calls::default().close_requests(1));
     }
 }

@@ -148,7 +148,7 @@ impl ClientConnection {
     }
 
     pub(super) fn streams_open(&self) -> usize {
-        self.queue.streams(|calls| calls.table().len())
+        self.queue.streams(|calls| calls.len())
     }
 
     /// The status of a call that ended with the connection.
@@ -160,7 +160,7 @@ impl ClientConnection {
     /// The status of a call whose Request was not queued: the connection has ended, or has no stream
     /// id left. It goes on until its last call has ended, so that this one alone is lost.
     pub(super) fn no_id(&self) -> Status {
-        if self.queue.streams(|calls| calls.table().is_spent()) {
+        if self.queue.streams(|calls| calls.is_spent()) {
             self.is_spent.store(true, SeqCst);
             self.end_if_spent();
             return unavailable(ConnectionError::IdsExhausted);
@@ -181,7 +181,7 @@ impl ClientConnection {
         let change = ended.unwrap_or_else(|(record, response)| {
             // Observers see the answer before the caller does.
             record.answered(read_at(), &response);
-            self.queue.streams(|calls| calls.change(id, |call| call.answer(response)))
+            self.queue.streams(|calls| calls.change_call(id, |call| call.answer(response)))
         });
         change.publish();
     }
@@ -204,11 +204,7 @@ impl ClientConnection {
     /// Fails a call, unless it has ended before. A Request that has not begun to be written never is.
     pub(super) fn withdraw(&self, id: u32, cause: EndCause, status: Status) {
         let mut change = Change::default();
-        let begun = self.queue.withdraw(|calls| {
-            let was_open = calls.table().contains(id);
-            change = calls.fail(id, cause, status);
-            was_open.then_some(id)
-        });
+        let begun = self.withdraw_by(id, |calls| change = calls.fail(id, cause, status));
         change.publish();
         self.given_up(begun, cause == EndCause::GivenUp);
     }
@@ -221,14 +217,19 @@ impl ClientConnection {
     /// Removes a call. Returns its id if it was open, and its Request has begun to be written.
     fn remove(&self, id: u32) -> Option<u32> {
         let mut entry = None;
-        let begun = self.queue.withdraw(|calls| {
-            let (was_open, released) = calls.release(id);
-            entry = released;
-            was_open.then_some(id)
-        });
+        let begun = self.withdraw_by(id, |calls| entry = calls.remove(id));
         // Dropped without the lock: it has a waker.
         let _ = drop_contained(entry);
         begun
+    }
+
+    /// Ends a call in this way. Returns its id if it was open, and its Request has begun to be written.
+    fn withdraw_by(&self, id: u32, end: impl FnOnce(&mut Calls)) -> Option<u32> {
+        self.queue.withdraw(|calls| {
+            let was_open = calls.contains(id);
+            end(calls);
+            was_open.then_some(id)
+        })
     }
 
     /// Ends the connection: every call that is pending is answered, at once, with the cause. The

@@ -78,7 +78,7 @@ async fn receive_data<R: ReadHalf>(
     violations: &mut Violations,
 ) {
     let id = header.stream_id;
-    match connection.queue.streams(|calls| calls.receive_data(header)) {
+    match connection.queue.streams(|calls| calls.receive_message(header)) {
         DataReceived::Message { messages, record, event } => {
             let record = record.as_deref();
             if event.has_message {
@@ -98,7 +98,7 @@ async fn receive_data<R: ReadHalf>(
             if event.remote_closed {
                 connection
                     .queue
-                    .streams(|calls| calls.change(id, CallEntry::close_remote))
+                    .streams(|calls| calls.change_call(id, CallEntry::close_remote))
                     .publish();
             } else {
                 receive_run(connection, id, &messages, record, reader.decoder());

@@ -53,18 +53,14 @@ struct RecordProgress {
 }
 
 impl CallRecord {
-    /// Reports that a call begins. Returns its record, or `None` if nobody observes it. One that is intercepted has extensions
-    /// that observers see.
+    /// Reports that a call begins. One that is intercepted has extensions that observers see.
     pub(in crate::client) fn begin(
         connection: &Arc<ObservedConnection>,
         head: &CallHead,
+        span: Span,
         intercepted: Option<&Extensions>,
-    ) -> Option<Arc<Self>> {
+    ) -> Arc<Self> {
         let observers = &connection.observers;
-        let span = trace::span!("call", service = &*head.service, method = &*head.method);
-        if observers.is_empty() && span.is_none() && intercepted.is_none() {
-            return None;
-        }
         // Nobody else sees them.
         let shared = intercepted.filter(|_| !observers.is_empty());
         let record = Arc::new(CallRecord {
@@ -77,7 +73,7 @@ impl CallRecord {
             progress: Mutex::default(),
         });
         observers.notify(|observer| observer.call_begun(&record.info()));
-        Some(record)
+        record
     }
 
     /// Counts and reports the Request, which is about to be queued in a frame of this length.

@@ -11,7 +11,7 @@ impl ClientConnection {
     pub(in crate::client) fn snapshot(&self) -> ClientSnapshot {
         let unsent = self.queue.unsent_requests();
         let calls: Vec<_> = self.queue.streams(|calls| {
-            let calls = calls.table().iter();
+            let calls = calls.iter();
             calls.map(|(id, call)| (call.kind.kind, call.info(id), call.messages.clone())).collect()
         });
         let calls = calls.into_iter().map(|(kind, mut info, messages)| {

@@ -23,6 +23,9 @@ use crate::{
 /// How a call has ended, for observers: why, and with which status if not well.
 pub(super) type CallEnd = (EndCause, Option<Status>);
 
+/// Why a call failed, for observers, and its status.
+pub(in crate::client) type Failure = (EndCause, Status);
+
 /// The state of a call.
 #[derive(Debug, Default)]
 pub(in crate::client) struct CallState {
@@ -75,12 +78,9 @@ impl CallState {
 
     /// Returns why no request may be sent; `None` if it may.
     pub(in crate::client) fn refusal(&self) -> Option<Status> {
-        Some(match self.end.as_ref()? {
-            End::Answered(response) => match payload_of(response) {
-                Ok(_) => Status::cancelled("the server has ended the call"),
-                Err((_, status)) => status,
-            },
-            End::Failed(_, status) => status.clone(),
+        Some(match self.end.as_ref()?.result() {
+            Ok(_) => Status::cancelled("the server has ended the call"),
+            Err((_, status)) => status,
         })
     }
 
@@ -104,49 +104,42 @@ impl CallState {
 
     /// Returns how the call ended, and why; `None` while it goes on.
     pub(in crate::client) fn outcome(&self) -> Option<CallEnd> {
-        if self.is_remote_closed {
-            return Some((EndCause::Replied, None));
-        }
-        Some(match self.end.as_ref()? {
-            End::Answered(response) => match payload_of(response) {
-                Ok(_) => (EndCause::Replied, None),
-                Err((cause, status)) => (cause, Some(status)),
-            },
-            End::Failed(cause, status) => (*cause, Some(status.clone())),
+        Some(match self.last(|_| ())? {
+            Ok(_) => (EndCause::Replied, None),
+            Err((cause, status)) => (cause, Some(status)),
         })
     }
 
     /// Returns what comes after all messages: what `read` makes of the payload of a Response, `Ok(None)` at any other good end,
-    /// or how the call failed. `None` while more may come.
+    /// or why the call failed. `None` while more may come.
     pub(in crate::client) fn last<R>(
         &self,
         read: impl FnOnce(Payload<'_>) -> R,
-    ) -> Option<Result<Option<R>, Status>> {
+    ) -> Option<Result<Option<R>, Failure>> {
         if self.is_remote_closed {
             return Some(Ok(None));
         }
-        Some(match self.end.as_ref()? {
-            End::Answered(response) => match payload_of(response) {
-                Ok(payload) => Ok(Some(read(Payload::shared(payload, response)))),
-                Err((_, status)) => Err(status),
-            },
-            End::Failed(_, status) => Err(status.clone()),
-        })
+        Some(self.end.as_ref()?.result().map(|payload| Some(read(payload))))
     }
 }
 
-/// Returns the payload of a Response; or the status that it carries, or INTERNAL if it is malformed, with the cause for
-/// observers.
-fn payload_of(response: &[u8]) -> Result<&[u8], (EndCause, Status)> {
-    match decode_response(response) {
-        Ok(Ok(payload)) => Ok(payload),
-        Ok(Err(status)) if status.code() == Code::DeadlineExceeded => {
-            Err((EndCause::DeadlineAtPeer, status))
-        }
-        Ok(Err(status)) => Err((EndCause::Failed, status)),
-        Err(error) => {
-            let status = format!("the server's Response is malformed: {error}");
-            Err((EndCause::ProtocolViolation, Status::internal(status)))
+impl End {
+    /// Returns the payload of the Response, or why the call failed. A malformed Response is INTERNAL.
+    fn result(&self) -> Result<Payload<'_>, Failure> {
+        let response = match self {
+            End::Answered(response) => response,
+            End::Failed(cause, status) => return Err((*cause, status.clone())),
+        };
+        match decode_response(response) {
+            Ok(Ok(payload)) => Ok(Payload::shared(payload, response)),
+            Ok(Err(status)) if status.code() == Code::DeadlineExceeded => {
+                Err((EndCause::DeadlineAtPeer, status))
+            }
+            Ok(Err(status)) => Err((EndCause::Failed, status)),
+            Err(error) => {
+                let status = format!("the server's Response is malformed: {error}");
+                Err((EndCause::ProtocolViolation, Status::internal(status)))
+            }
         }
     }
 }
@@ -173,7 +166,7 @@ mod tests {
     }
 
     fn last(state: &CallState) -> Option<Result<Option<Bytes>, Status>> {
-        state.last(|payload| payload.to_bytes())
+        Some(state.last(|payload| payload.to_bytes())?.map_err(|(_, status)| status))
     }
 
     #[test]

@@ -8,7 +8,7 @@ use super::{Link, manager::Manager, state::LinkState};
 use crate::{
     ConnectionError, Status,
     client::{
-        call::{PendingCall, owner::CallOwner},
+        call::{PendingCall, not_queued, owner::CallOwner},
         connection::{ConnectionTasks, record::CallRecord, unavailable},
         meta::{CallHead, is_over, too_late, within},
     },
@@ -16,8 +16,7 @@ use crate::{
 };
 
 impl<Req: Message> PendingCall<Req> {
-    /// Queues the Request on the connection that there is, or makes the call on one after another. A failure is left to its
-    /// caller to report.
+    /// Queues the Request on the connection that there is, or makes the call on one after another. Reports a failure.
     ///
     /// # Errors
     /// Those of [`PendingCall::try_queue`], [`PendingCall::admit`] and [`Manager::make`].
@@ -26,13 +25,14 @@ impl<Req: Message> PendingCall<Req> {
         link: &Link,
         record: &mut Option<Arc<CallRecord>>,
     ) -> Result<CallOwner, Status> {
-        match link {
-            Link::Fixed(tasks) => match self.try_queue(tasks, record.as_ref(), None)? {
-                Some(owner) => Ok(owner),
+        let made = match link {
+            Link::Fixed(tasks) => match self.try_queue(tasks, record.as_ref(), None).transpose() {
+                Some(queued) => queued,
                 None => Box::pin(self.admit(tasks, record.as_ref())).await,
             },
             Link::Managed(manager) => Box::pin(manager.make(self, record)).await,
-        }
+        };
+        made.map_err(|status| not_queued(record.as_deref(), status))
     }
 }
 

@@ -38,7 +38,7 @@ impl OwnCall {
         let frame = call.frame().ok()?;
         let mut stream_id = None;
         connection.queue.push_without_capacity(&frame, |calls| {
-            stream_id = calls.open(&mut entry);
+            stream_id = calls.open_call(&mut entry);
             stream_id
         });
         Some(OwnCall { connection: connection.clone(), stream_id: stream_id? })
