@@ -49,6 +49,7 @@ pub(crate) mod violations;
 #[cfg(any(target_os = "linux", target_os = "android"))]
 pub(crate) mod vsock;
 pub(crate) mod wire;
+mod withdrawn;
 
 use std::{
     future::poll_fn,

@@ -28,10 +28,11 @@ use self::{
 };
 use super::{
     blocked::Blocked,
-    frames::{Capacity, Chunk, Chunks, Frame, IDLE_CHUNKS, SHARED_FRAME_LEN, drop_frames},
+    frames::{Capacity, Chunk, Chunks, Frame, IDLE_CHUNKS, SHARED_FRAME_LEN},
     io::Writer,
     limiter::{Closed, Limited, Load, Oversubscribe, Quota, Wakers, acquire},
     lock,
+    withdrawn::drop_frames,
 };
 use crate::{
     contain::wake_all,
