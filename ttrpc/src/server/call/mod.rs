@@ -1,8 +1,8 @@
 //! A call from its admission to its end, and what the calls of a connection share.
 //!
-//! An admitted call enters ([`task`]) with its [`handler`], and gets a task. What leaves is its last frame, which
-//! enters the connection's queue in the step in which its entry leaves the table ([`state`]). Nothing here knows the
-//! receiver or the services.
+//! An admitted call enters ([`task`]) with its [`handler`], and gets a task, which polls a handler that waits
+//! ([`unfinished`]). What leaves is its last frame, which enters the connection's queue in the step in which its entry
+//! leaves the table ([`state`]). Nothing here knows the receiver or the services.
 
 pub(in crate::server) mod handler;
 pub(in crate::server) mod interceptor;
@@ -13,3 +13,4 @@ pub(in crate::server) mod shared;
 pub(in crate::server) mod state;
 pub(in crate::server) mod stream;
 pub(in crate::server) mod task;
+mod unfinished;

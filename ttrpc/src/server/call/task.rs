@@ -1,4 +1,5 @@
-//! The task of one call: starts its handler, and runs it to its end, or to the call's.
+//! The task of one call: starts its handler and polls it for the first time. What has not finished then is in
+//! [`unfinished`](super::unfinished).
 //!
 //! A receiver could open the calls of a whole socket buffer before the first of them runs. So it gives way to the
 //! runtime after [`MAX_UNSTARTED`] calls: a connection has few tasks that only wait for the runtime, and one with a
@@ -10,23 +11,17 @@
 use std::{
     future::{Future, poll_fn},
     mem,
-    pin::pin,
     sync::Arc,
     task::{self, Poll, Waker, ready},
 };
 
 use bytes::Buf;
-use tokio::{
-    runtime::{Handle, RuntimeFlavor},
-    task::coop::unconstrained,
-    time::{Sleep, sleep, sleep_until},
-};
+use tokio::runtime::{Handle, RuntimeFlavor};
 
 use crate::server::call::{
     handler::{BoxHandler, Context, decode},
     interceptor::{Chain, intercepted},
     reasons::Refusal,
-    replies::{WaitingReply, may_resume, wait_for_permit},
     state::{Call, Unsent},
 };
 use crate::{
@@ -123,7 +118,7 @@ pub(in crate::server) fn give_way() -> impl Future<Output = ()> {
 /// Owns a call that has been admitted. When this is dropped, the call counts no longer, and it is over for all who hold
 /// a part of it.
 pub(in crate::server) struct CallOwner {
-    ctx: Context,
+    pub(super) ctx: Context,
     /// Its task counts among those that have not started.
     is_unstarted: bool,
 }
@@ -211,12 +206,12 @@ impl Drop for CallOwner {
 
 /// The end of a handler that is polled no more: it has ended its call, or what ends it waits for capacity, or the call
 /// ends with a failure that is not the handler's.
-type Step = Result<Option<Unsent>, Refusal>;
+pub(super) type Step = Result<Option<Unsent>, Refusal>;
 
 /// A call from its start to its end. Its handler is dropped, with its reply, before the call stops counting.
-struct CallTask {
-    handler: BoxHandler,
-    owner: CallOwner,
+pub(super) struct CallTask {
+    pub(super) handler: BoxHandler,
+    pub(super) owner: CallOwner,
 }
 
 impl CallTask {
@@ -241,54 +236,14 @@ impl CallTask {
             Box::pin(self.go_on(first)).await;
         }
     }
-
-    /// Runs a handler that has not finished in its first step, until it has or the call is over.
-    async fn go_on(mut self, first: Option<Poll<Step>>) {
-        let CallTask { handler, owner } = &mut self;
-        let ended = {
-            let mut runs = pin!(run_handler(&owner.ctx, handler, first));
-            // Without a part in the task's budget: a handler that always has something to do uses that up.
-            let mut time = pin!(unconstrained(time_is_over(owner.ctx.call())));
-            poll_fn(|cx| match runs.as_mut().poll(cx) {
-                Poll::Pending => time.as_mut().poll(cx).map(Err),
-                ended => ended,
-            })
-            .await
-        };
-        if let Err(refusal) = ended {
-            self.abort(refusal).await;
-        }
-    }
-
-    /// Ends a call whose handler has not ended it, and sends the status. The handler has time to clean up if it has asked
-    /// for its token.
-    async fn abort(self, failure: Refusal) {
-        let CallTask { mut handler, owner: CallOwner { ref ctx, .. } } = self;
-        let call = ctx.call();
-        let has_grace = failure.cause != EndCause::Panicked && call.end.is_graceful();
-        let is_taken = call.take_end(&failure);
-        let clean_up = async move {
-            if has_grace {
-                // The handler is polled before it is dropped, so that it sees its token. What it returns comes too late.
-                tokio::select! {
-                    biased;
-                    _ = poll_fn(|cx| poll_handler(ctx, &mut handler, cx)) => {}
-                    () = unconstrained(grace(call)) => {}
-                }
-            }
-            drop(handler);
-        };
-        let send_status = async {
-            if is_taken {
-                call.connection.send_status(call.head.stream_id, &failure, Some(call)).await;
-            }
-        };
-        tokio::join!(clean_up, unconstrained(send_status));
-    }
 }
 
 /// Polls the handler of this call, and ends the call with what it returns.
-fn poll_handler(ctx: &Context, handler: &mut BoxHandler, cx: &mut task::Context<'_>) -> Poll<Step> {
+pub(super) fn poll_handler(
+    ctx: &Context,
+    handler: &mut BoxHandler,
+    cx: &mut task::Context<'_>,
+) -> Poll<Step> {
     let polled = contain(|| {
         let result = ready!(handler.as_mut().poll(ctx, cx));
         Poll::Ready(Ok(ctx.call().respond(result, handler)))
@@ -296,89 +251,10 @@ fn poll_handler(ctx: &Context, handler: &mut BoxHandler, cx: &mut task::Context<
     polled.unwrap_or_else(|Panicked| Poll::Ready(Err(panicked(ctx.call()))))
 }
 
-fn panicked(call: &Call) -> Refusal {
+pub(super) fn panicked(call: &Call) -> Refusal {
     let (service, method) = (call.head.service.as_str(), call.head.method.as_str());
     trace::warn!(service, method, "a handler panicked");
     Refusal { cause: EndCause::Panicked, status: Status::internal("the handler panicked") }
-}
-
-/// Polls the handler whenever it has a permit, see [`replies`](super::replies), and sends its last frame.
-async fn run_handler(
-    ctx: &Context,
-    handler: &mut BoxHandler,
-    mut first: Option<Poll<Step>>,
-) -> Step {
-    let (call, mut granted) = (ctx.call(), None);
-    if first.is_none() {
-        granted = Some(unconstrained(wait_for_permit(call, false)).await);
-        call.check_time()?;
-    }
-    let step = loop {
-        let polled = poll_fn(|cx| {
-            // It may have been polled just now.
-            if let Some(polled) = first.take() {
-                return polled.map(Some);
-            }
-            if granted.is_none() && !may_resume(call) {
-                return Poll::Ready(None);
-            }
-            let polled = poll_handler(ctx, handler, cx).map(Some);
-            if polled.is_pending() {
-                granted = None;
-            }
-            polled
-        });
-        match polled.await {
-            Some(step) => break step,
-            None => granted = Some(unconstrained(wait_for_permit(call, true)).await),
-        }
-    };
-    let Some(mut unsent) = step? else { return Ok(None) };
-    // It counts from now on, and the handler's permit until now.
-    let waiting = match WaitingReply::new(call, unsent.len) {
-        Ok(waiting) => waiting,
-        Err(status) => {
-            contain(|| handler.as_mut().clear()).map_err(|Panicked| panicked(call))?;
-            unsent = Unsent::failure(Refusal { cause: EndCause::Limit, status });
-            WaitingReply::of_any_length(call, unsent.len)
-        }
-    };
-    drop(granted);
-    // A connection that has ended drops its handlers.
-    let Ok(permit) = waiting.permit().await else { return Ok(None) };
-    contain(|| call.send_last(unsent.failure, handler, Some(permit)))
-        .map_err(|Panicked| panicked(call))
-}
-
-/// Waits until the call is over or its deadline has passed, which an interceptor may shorten meanwhile.
-async fn time_is_over(call: &Call) -> Refusal {
-    let token = call.end.token();
-    let (mut cancelled, mut time) = (pin!(token.cancelled()), pin!(None::<Sleep>));
-    poll_fn(|cx| {
-        if cancelled.as_mut().poll(cx).is_ready() {
-            return Poll::Ready(Refusal::over());
-        }
-        let deadline = call.deadline();
-        if time.as_ref().as_pin_ref().map(|time| time.deadline()) != deadline {
-            time.set(deadline.map(sleep_until));
-        }
-        match time.as_mut().as_pin_mut() {
-            Some(time) => time.poll(cx).map(|()| Refusal::too_late("the call's deadline passed")),
-            None => Poll::Pending,
-        }
-    })
-    .await
-}
-
-/// The time that a handler has to clean up. When the server has ended, or the limit of its shutdown has passed, the
-/// handler is polled once more and dropped.
-async fn grace(call: &Call) {
-    let server = &call.connection.server;
-    tokio::select! {
-        biased;
-        () = server.lifecycle.limit_passed() => {}
-        () = sleep(server.config.cancellation_grace) => {}
-    }
 }
 
 #[cfg(test)]
