@@ -122,14 +122,17 @@ impl Process {
         }
     }
 
-    /// Says that it runs and may be given input, unless it has ended already.
-    pub fn started(&self) {
+    /// Says that it runs and may be given input, unless it has ended already. What is returned waits until its stdin has a
+    /// reader.
+    pub fn started(&self) -> impl Future<Output = ()> + Send + use<> {
         let mut state = self.state();
-        if !state.phase.started() {
-            return;
-        }
-        if let Some(io) = &mut state.io {
-            io.start_input(self.close_stdin.clone());
+        let has_started = state.phase.started();
+        let io = state.io.as_mut().filter(|_| has_started);
+        let reader = io.map(|io| io.start_input(self.close_stdin.clone()));
+        async move {
+            if let Some(reader) = reader {
+                reader.await;
+            }
         }
     }
 
@@ -250,7 +253,7 @@ mod tests {
                 tokio::spawn(async move { process.told().await })
             })
             .collect();
-        process.started();
+        drop(process.started());
         process.ended(exit(7)).await;
         assert_eq!(process.phase(), Phase::Ended(exit(7)), "it is stopped, and not told");
         assert!(timeout(Duration::ZERO, process.told()).await.is_err());
@@ -271,7 +274,7 @@ mod tests {
         // Its end is what it was given up with, whatever comes later.
         process.ended(exit(1)).await;
         process.tell();
-        process.started();
+        drop(process.started());
         assert_eq!(process.phase(), Phase::Told(exit(255)));
         assert_eq!(process.pid(), 0);
     }

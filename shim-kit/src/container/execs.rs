@@ -125,13 +125,13 @@ fn exec_spec(json: &[u8], terminal: bool) -> Result<Vec<u8>, Status> {
     let mut spec: serde_json::Value =
         serde_json::from_slice(json).map_err(|error| wrong(&format!("is no JSON: {error}")))?;
     let object = spec.as_object_mut().ok_or_else(|| wrong("is no JSON object"))?;
-    // Go reads keys in any case, and the last of several.
+    // Go reads keys in any case, and the last of several. Others read this one alone.
     let is_terminal = |key: &str| key.eq_ignore_ascii_case("terminal");
     let said: Vec<_> = object.iter().filter(|(key, _)| is_terminal(key)).collect();
     match said[..] {
         // It is left out where it is false.
         [] if !terminal => return Ok(json.to_vec()),
-        [(_, said)] if *said == terminal => return Ok(json.to_vec()),
+        [(key, said)] if *key == "terminal" && *said == terminal => return Ok(json.to_vec()),
         _ => object.retain(|key, _| !is_terminal(key)),
     }
     object.insert("terminal".to_owned(), terminal.into());
@@ -189,8 +189,9 @@ mod tests {
         let spec = exec_spec(on, false).unwrap();
         let spec: serde_json::Value = serde_json::from_slice(&spec).unwrap();
         assert_eq!(spec["terminal"], false);
-        let spec = exec_spec(br#"{"Terminal":true,"terminal":false}"#, false).unwrap();
-        assert_eq!(spec, br#"{"terminal":false}"#);
+        for other in [&br#"{"Terminal":true,"terminal":false}"#[..], br#"{"Terminal":false}"#] {
+            assert_eq!(exec_spec(other, false).unwrap(), br#"{"terminal":false}"#);
+        }
         for wrong in [&b""[..], b"[]", b"{"] {
             assert_eq!(exec_spec(wrong, false).unwrap_err().code(), ttrpc::Code::InvalidArgument);
         }

@@ -110,9 +110,10 @@ impl<R: Runtime> Container<R> {
                 // It may have joined its group only now.
                 None => self.find_cgroup(),
             }
-            process.started();
+            let reader = process.started();
             let pid = process.pid();
             self.shim.outbox.publish(&events::TaskStart { container_id: self.id.clone(), pid });
+            reader.await;
             return Ok(pid);
         }
         if self.init.phase().exit().is_some() {
@@ -121,13 +122,14 @@ impl<R: Runtime> Container<R> {
         }
         match self.make_exec(&process).await {
             Ok(ended) => {
-                process.started();
+                let reader = process.started();
                 self.shim.outbox.publish(&events::TaskExecStarted {
                     container_id: self.id.clone(),
                     exec_id: process.exec_id.clone(),
                     pid: process.pid(),
                 });
                 self.clone().watch(process.clone(), ended);
+                reader.await;
                 Ok(process.pid())
             }
             Err(status) => {

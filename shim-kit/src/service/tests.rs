@@ -685,3 +685,33 @@ async fn a_container_whose_first_process_is_no_child_of_the_shims_lives_and_ends
     let deleted = fixture.delete().await.unwrap();
     assert_eq!((deleted.pid, deleted.exit_status), (4_000_002, 7));
 }
+
+/// A client writes and closes as soon as Start is answered.
+#[tokio::test(flavor = "current_thread")]
+async fn stdin_has_a_reader_when_start_is_answered() {
+    // Not where FIFOs are opened without waiting.
+    let Ok(folder) = tempfile::tempdir_in("/dev/shm") else {
+        println!("skipped: nothing can be made in /dev/shm");
+        return;
+    };
+    let (stdin, output) = (folder.path().join("stdin"), folder.path().join("output"));
+    let (kind, mode) = (rustix::fs::FileType::Fifo, rustix::fs::Mode::RWXU);
+    rustix::fs::mknodat(rustix::fs::CWD, &stdin, kind, mode, 0).unwrap();
+    for _ in 0..20 {
+        let fixture = Fixture::new().await;
+        let script = format!("exec cat >{}", output.display());
+        let stdin_path = stdin.to_str().unwrap().to_owned();
+        let request = CreateTaskRequest { stdin: stdin_path, ..fixture.request(&script) };
+        fixture.service.create(request).await.unwrap();
+        let request = StartRequest { id: "c1".to_owned(), ..Default::default() };
+        fixture.service.start(request).await.unwrap();
+        let mut client = fs::File::options().read(true).write(true).open(&stdin).unwrap();
+        client.write_all(b"hello").unwrap();
+        drop(client);
+        let request = CloseIoRequest { id: "c1".to_owned(), stdin: true, ..Default::default() };
+        fixture.service.close_io(request).await.unwrap();
+        fixture.wait().await;
+        assert_eq!(fs::read_to_string(&output).unwrap(), "hello");
+        fixture.delete().await.unwrap();
+    }
+}

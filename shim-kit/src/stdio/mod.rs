@@ -305,19 +305,33 @@ impl Io {
 
     /// Starts to copy stdin, until its last writer has closed it after `close` fired. Not before the
     /// process is started: clients that find a reader write and close, and may be so fast that they
-    /// cannot name yet whose stdin is to be closed. A FIFO that cannot be opened is a warning.
-    pub fn start_input(&mut self, close: Arc<Notify>) {
-        let Some((path, sink)) = self.input.take() else { return };
-        let place = Place::find(path.clone().into());
-        let (stage, let_go) = (self.stage.subscribe(), self.let_go.clone());
-        let copy = async move {
-            let opened = blocking_unless(place.is_at_hand(), move || Held::input(&place)).await;
-            match opened.and_then(|held| held.watch(End::Read)) {
-                Ok(source) => input::run(Copy::new(source, sink), stage, close, let_go).await,
-                Err(error) => log::warn(failed_to_open(&path, error)),
-            }
-        };
-        tasks::spawn(self.copies.tasks.track_future(copy));
+    /// cannot name yet whose stdin is to be closed. What is returned waits until it has a reader, or will have none: a FIFO
+    /// that cannot be opened is a warning.
+    pub fn start_input(&mut self, close: Arc<Notify>) -> impl Future<Output = ()> + Send + use<> {
+        let (tell, told) = oneshot::channel::<()>();
+        if let Some((path, sink)) = self.input.take() {
+            let place = Place::find(path.clone().into());
+            let (mut stage, let_go) = (self.stage.subscribe(), self.let_go.clone());
+            let copy = async move {
+                let open = blocking_unless(place.is_at_hand(), move || Held::input(&place));
+                let opened = tokio::select! {
+                    biased;
+                    () = ended(&mut stage) => return,
+                    () = let_go.cancelled() => return,
+                    opened = open => opened.and_then(|held| held.watch(End::Read)),
+                };
+                drop(tell);
+                match opened {
+                    Ok(source) => input::run(Copy::new(source, sink), stage, close, let_go).await,
+                    Err(error) => log::warn(failed_to_open(&path, error)),
+                }
+            };
+            tasks::spawn(self.copies.tasks.track_future(copy));
+        }
+        async move {
+            // The other end is dropped.
+            let _ = told.await;
+        }
     }
 
     /// Says that the process has ended. What is returned waits until its output is delivered, for

@@ -5,6 +5,7 @@ mod terminals;
 use std::{
     io::{BufRead, BufReader, Read, Write},
     os::{fd::AsFd, unix::fs::MetadataExt},
+    pin::pin,
     thread,
 };
 
@@ -347,8 +348,7 @@ async fn stdin_ends_only_when_it_is_closed() {
     nonblocking(&writer).unwrap();
     io.input = Some((path.clone(), Sink::pipe(writer).unwrap()));
     let close = Arc::new(Notify::new());
-    io.start_input(close.clone());
-    reader_of(&path).await;
+    io.start_input(close.clone()).await;
     // Two clients come and go.
     for word in ["one ", "two"] {
         std::fs::write(&path, word).unwrap();
@@ -370,40 +370,51 @@ async fn stdin_has_no_reader_before_the_process_is_started() {
     io.open_stdin(&path, (0, 0)).await.unwrap();
     let client = || open(&path, OFlags::WRONLY);
     assert_eq!(client().unwrap_err().raw_os_error(), Some(libc::ENXIO));
-    io.start_input(Arc::default());
-    reader_of(&path).await;
+    io.start_input(Arc::default()).await;
+    client().unwrap();
 }
 
-/// Waits until somebody has this FIFO open for reading.
-async fn reader_of(path: &str) {
-    let reader = async {
-        while open(path, OFlags::WRONLY).is_err() {
-            sleep(Duration::from_millis(1)).await;
-        }
-    };
-    timeout(LONG, reader).await.expect("it is opened");
-}
-
-/// A server that has gone would block all calls of the shim.
-#[test]
-fn stdin_of_another_file_system_is_opened_by_another_thread() {
+/// Opens stdin on a file system that does not answer until the third argument is dropped.
+fn with_hung_stdin(act: impl AsyncFnOnce(Io, String, std::sync::mpsc::Sender<()>)) {
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_all().max_blocking_threads(1).build();
     runtime.unwrap().block_on(async {
         let Some(folder) = folder_elsewhere() else { return };
         let path = fifo(&folder, "stdin");
         let mut io = Io::new(Copies::default(), Manner { patience: HOUR, is_lasting: true });
-        io.open_stdin(&path, (0, 0)).await.unwrap();
+        let _process = io.open_stdin(&path, (0, 0)).await.unwrap();
         // The only other thread that there may be.
         let (busy, gate) = std::sync::mpsc::channel::<()>();
         tokio::task::spawn_blocking(move || gate.recv());
-        io.start_input(Arc::default());
+        act(io, path, busy).await;
+    });
+}
+
+/// A server that has gone would block all calls of the shim.
+#[test]
+fn stdin_of_another_file_system_is_opened_by_another_thread() {
+    with_hung_stdin(async |mut io, path, busy| {
+        let mut reader = pin!(io.start_input(Arc::default()));
         for _ in 0..10 {
-            tokio::task::yield_now().await;
+            let waited = timeout(Duration::ZERO, reader.as_mut()).await;
+            assert!(waited.is_err(), "nothing is opened yet");
         }
-        assert!(open(&path, OFlags::WRONLY).is_err(), "it is opened by the shim's thread");
         drop(busy);
-        reader_of(&path).await;
+        reader.await;
+        open(&path, OFlags::WRONLY).unwrap();
+    });
+}
+
+/// What it leaves behind would never read an end, and the shim's end would wait for it.
+#[test]
+fn a_stdin_that_is_not_opened_ends_with_its_process() {
+    with_hung_stdin(async |mut io, _, _busy| {
+        let reader = io.start_input(Arc::default());
+        let tasks = io.copies.tasks.clone();
+        tasks.close();
+        drop(io.ended());
+        timeout(LONG, tasks.wait()).await.expect("its copy ends");
+        reader.await;
     });
 }
 
@@ -584,12 +595,13 @@ fn folder_elsewhere() -> Option<tempfile::TempDir> {
 /// A server that has gone would block the thread as the FIFO is opened.
 #[test]
 fn a_fifo_of_another_file_system_is_not_at_hand() {
-    let Some(folder) = folder_in_run() else { return };
-    let Some(another) = folder_elsewhere() else { return };
-    let [here, there] = [&folder, &another].map(|folder| fifo(folder, "fifo"));
-    let _held = [&here, &there].map(|path| client(path));
-    assert!((0..100).any(|_| Place::find(here.clone().into()).is_at_hand()));
-    assert!((0..100).all(|_| !Place::find(there.clone().into()).is_at_hand()));
+    let is_at_hand = |folder: &tempfile::TempDir| {
+        let path = fifo(folder, "fifo");
+        let _held = client(&path);
+        (0..100).any(|_| Place::find(path.clone().into()).is_at_hand())
+    };
+    assert!(folder_in_run().is_none_or(|here| is_at_hand(&here)));
+    assert!(!folder_elsewhere().is_some_and(|there| is_at_hand(&there)));
 }
 
 #[test]

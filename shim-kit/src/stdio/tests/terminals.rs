@@ -23,10 +23,10 @@ async fn what_is_typed_reaches_the_terminal_and_is_shown() {
     let (master, mut process) = terminal();
     io.open_terminal(&paths, master, None).await.unwrap();
     io.made();
-    io.start_input(Arc::default());
+    let reader = io.start_input(Arc::default());
     io.terminal.with(|master| assert_eq!(Arc::strong_count(master.as_ref().unwrap()), 3));
 
-    super::reader_of(&paths.stdin).await;
+    reader.await;
     let mut keyboard = open(&paths.stdin, OFlags::WRONLY).unwrap();
     nonblocking(&process.as_fd().try_clone_to_owned().unwrap()).unwrap();
     for round in ["one", "two"] {
