@@ -128,10 +128,10 @@ async fn register(
         // A runtime that has configured the plugin had registered it, though it went before its answer arrived: that
         // is the end of the connection, if the plugin was configured.
         let configured = session.configured.borrow().clone();
-        return match configured.filter(|_| client.close_reason().is_some()) {
-            Some(Ok(())) => std::future::pending().await,
+        return match configured {
             Some(Err(status)) => Err(Error::Configure(status)),
-            None => Err(Error::Register { plugin: id.to_string(), source }),
+            Some(Ok(())) if client.close_reason().is_some() => std::future::pending().await,
+            _ => Err(Error::Register { plugin: id.to_string(), source }),
         };
     }
     let mut configured = session.configured.subscribe();
