@@ -14,6 +14,7 @@ use crate::{
     contain::Contained,
     observer::EndCause,
     proto::{message::DynMessage, payload::Payload},
+    transport::BoxFuture,
 };
 
 /// The interceptors of a method, outermost first.
@@ -77,10 +78,20 @@ pub trait Interceptor: Send + Sync + 'static {
     async fn intercept(&self, ctx: &mut Context, next: Next<'_>) -> Result<(), Status>;
 }
 
-#[async_trait]
+/// Without a future of its own, which would be an allocation more.
 impl<I: Interceptor + ?Sized> Interceptor for Arc<I> {
-    async fn intercept(&self, ctx: &mut Context, next: Next<'_>) -> Result<(), Status> {
-        (**self).intercept(ctx, next).await
+    fn intercept<'a, 'ctx, 'next, 'future>(
+        &'a self,
+        ctx: &'ctx mut Context,
+        next: Next<'next>,
+    ) -> BoxFuture<'future, Result<(), Status>>
+    where
+        'a: 'future,
+        'ctx: 'future,
+        'next: 'future,
+        Self: 'future,
+    {
+        (**self).intercept(ctx, next)
     }
 }
 
