@@ -5,6 +5,7 @@ mod log;
 use std::time::Duration;
 
 use tracing::Level;
+use tracing_subscriber::{Layer, filter::Targets, layer::SubscriberExt};
 use ttrpc::{
     ClientConfig, Connection, ServerConfig,
     client::ConnectOptions,
@@ -29,8 +30,30 @@ async fn panics_of_an_observer_harm_nobody() {
     ConformanceClient::new(client).echo(echo_request([])).await.unwrap();
 }
 
+/// The end of a call that nobody observes is an event if its span is on.
+async fn a_filter_by_the_target_of_an_event_keeps_the_event() {
+    let call_once = async || {
+        let (_server, _client, conformance) =
+            connected(ClientConfig::default(), ServerConfig::default(), 4096);
+        conformance.echo(echo_request([])).await.unwrap();
+    };
+    let (log, guard) = Log::start(Level::DEBUG);
+    call_once().await;
+    drop(guard);
+    let line = log.lines(&["call ended", "ttrpc::client"]).pop().expect("it is told");
+    let (_, target) = line.split_once(" ttrpc::client").expect("it is there");
+    let (target, _) = target.split_once(": ").expect("fields follow");
+    let only = Targets::new().with_target(format!("ttrpc::client{target}"), Level::DEBUG);
+    let layer = tracing_subscriber::fmt::layer().with_ansi(false).with_writer(log.clone());
+    let filtered = tracing_subscriber::registry().with(layer.with_filter(only));
+    let _filtered = tracing::subscriber::set_default(filtered);
+    call_once().await;
+    assert_eq!(log.lines(&["call ended", "ttrpc::client", "Echo"]).len(), 2);
+}
+
 #[tokio::test(start_paused = true)]
 async fn traces_tell_of_connections_calls_outcomes_and_waits() {
+    a_filter_by_the_target_of_an_event_keeps_the_event().await;
     let (log, _guard) = Log::start(Level::DEBUG);
 
     let config = ClientConfig::default().send_queue_frames(1);

@@ -171,7 +171,9 @@ impl CallRecord {
         // The clock is read only where somebody traces.
         let started = self.head.options.started();
         self.span.in_scope(|| {
+            // That of the span, so that a filter by target keeps both or none.
             trace::debug!(
+                target: "ttrpc::client::call",
                 stream_id,
                 code = %outcome.code(),
                 cause = %outcome.cause,
