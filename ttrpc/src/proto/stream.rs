@@ -1,7 +1,12 @@
 //! The life of one stream, as a state machine.
 //!
-//! A stream is closed when both sides are: each closes its own with its last frame, and a Response closes both. Both
-//! sides of a connection use the same machine, each from its own point of view: a client's unary stream is born with its
+//! ```text
+//!                    ┌─ local closes ── remote may still send ── remote closes ─┐
+//!      both open ────┼─ remote closes ─ local may still send ─── local closes ──┼── closed
+//!                    └─────────────────────── a Response ───────────────────────┘
+//! ```
+//!
+//! Each side closes with its last frame, and a Response closes both at any time. Both sides of a connection use the same machine, each from its own point of view: a client's unary stream is born with its
 //! own side closed, a server's with the remote side closed. Data after the remote has closed, or in a direction that
 //! carries none, is a [`Violation`]; what becomes of one is for the [`table`](super::table) to say.
 
@@ -51,6 +56,7 @@ pub struct Violation(pub &'static str);
 pub struct Stream {
     is_local_closed: bool,
     is_remote_closed: bool,
+    /// The remote side may send messages: the method streams in that direction.
     remote_sends_data: bool,
 }
 

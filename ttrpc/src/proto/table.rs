@@ -232,6 +232,11 @@ impl RequestIds {
         self.highest = id;
         Ok(())
     }
+
+    /// Keeps up with a receiver that has [`RequestIds`] of its own.
+    fn note(&mut self, id: u32) {
+        self.highest = self.highest.max(id);
+    }
 }
 
 /// The streams of a server's connection.
@@ -311,15 +316,14 @@ impl<T: Clone> ServerTable<T> {
 
     /// Puts a stream into the table, after [`ServerEvent::Open`] or [`RequestIds::use_id`].
     pub fn open(&mut self, id: u32, flags: Flags, handle: T) {
-        // Its receiver may have ids of its own.
-        let _ = self.ids.use_id(id);
+        self.ids.note(id);
         self.streams.insert(id, (Stream::opened_by_remote(flags), handle));
     }
 
     /// Notes that a Request was refused instead of opened. What a client that takes the stream
     /// for open still sends on it is dropped.
     pub fn refuse(&mut self, id: u32, flags: Flags) {
-        let _ = self.ids.use_id(id);
+        self.ids.note(id);
         if flags.contains(Flags::REMOTE_OPEN) {
             self.note_ended_early(id);
         }

@@ -63,7 +63,9 @@ impl<D: FrameData> Frame<D> {
         HEADER_LEN + self.header.data_len as usize
     }
 
-    /// Encodes the frame and passes it to `push`, which takes the buffer of one that is not copied.
+    /// Encodes the frame and passes it to `push`. A frame of up to [`SHARED_FRAME_LEN`] is in this thread's buffer, which
+    /// `push` copies from and leaves there. A longer one has a buffer of its own, which `push` takes, or leaves to be
+    /// dropped.
     pub(crate) fn encode<R>(&self, push: impl FnOnce(&mut Vec<u8>) -> R) -> R {
         let len = self.len();
         let is_copied = len <= SHARED_FRAME_LEN;
