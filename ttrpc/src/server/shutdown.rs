@@ -268,7 +268,9 @@ impl ServerHandle {
     ///
     /// A server that does not accept ([`ServerHandle::pause_accepting`]) serves it nevertheless.
     ///
-    /// Cancel safe: dropped before it is done, it closes the connection.
+    /// Cancel safe: dropped before it is done, it closes the connection. Poll it to its end or drop it: one that waits
+    /// for `max_connections` is counted as soon as it may be served, so that a server that ends with its last
+    /// connection waits for it.
     ///
     /// # Errors
     /// [`Error::PeerRefused`] by the server's policy or hook; [`Error::ServerEnded`] from the moment when a

@@ -6,13 +6,13 @@
 //! counted, by its encoded length, for each connection ([`reply_bytes_per_connection`]) and in all
 //! ([`reply_bytes`]); replies and messages of streams alike. When as much waits as may, no call begins.
 //!
-//! A handler that goes on after a wait may be about to reply. It does so freely while a quarter of the limit is free, and
-//! waits in a queue for a permit then. What it replies is counted in the step that polls it. So there wait no more
-//! replies than the limit allows, and one for each thread of the runtime.
+//! A handler that goes on after a wait may be about to reply. It does so freely while a quarter of the limit is free,
+//! and waits in a queue for the connection's one permit then. What it replies is counted in the step that polls it. It has
+//! returned the permit before: one that blocks its thread holds up no other. So there wait no more replies than the
+//! limit allows and those of the handlers that are polled or about to be: on one thread, two.
 //!
-//! Streams of a client that reads may always have messages that wait, as many as the limit allows. So handlers, new or
-//! not, go on beside the limit in the order in which they wait, whenever all that waited before has capacity: as many at
-//! a time as the runtime has threads.
+//! Streams of a client that reads may always have messages that wait, as many as the limit allows. So one handler after
+//! the other, new or not, goes on beside the limit whenever all that waited before it has capacity.
 //!
 //! It is the client who holds such handlers up, and they may hold what others need. So they wait
 //! only as long as the client reads. When it has read nothing for a whole [`stall_timeout`] they go
@@ -34,7 +34,7 @@ use crate::{
     observer::CallStats,
     snapshot::{CallWait, ReceiverWait},
     transport::{
-        limiter::{Closed, Load, Permit},
+        limiter::{Closed, Load},
         registry::CallInfo,
     },
 };
@@ -118,41 +118,36 @@ pub(in crate::server) fn may_resume(call: &Call) -> bool {
     }
     let limits = connection.limits();
     let part = limits.replies.limit().cost.div_ceil(FREE_PART);
-    connection.may_wait_too(part) && limits.permits.load().count == 0
+    connection.may_wait_too(part) && !limits.permit.is_full()
 }
 
-/// The permission to poll a handler, held until that is done. The handler goes on however it is polled.
-pub(in crate::server) type PollPermit<'a> = (Permit<'a>, HandlerWait<'a>);
-
-/// Waits until a handler may be polled: for the first time, or again, while the client reads. `None` if it goes on since the
-/// client reads nothing.
+/// Waits until a handler may be polled: for the first time, or again, while the client reads. It returns in the step
+/// that polls the handler.
 ///
-/// There is a permit for each thread of the runtime, so that a handler which blocks its thread holds up no others. Endless
-/// streams may hold more than the limit at any time, and handlers that have not begun have no other way: calls that were
-/// spawned earlier have filled the queue since these were admitted.
-pub(in crate::server) async fn wait_for_permit(
-    call: &Call,
-    has_begun: bool,
-) -> Option<PollPermit<'_>> {
+/// Endless streams may hold more than the limit at any time, and handlers that have not begun have no other way: calls
+/// that were spawned earlier have filled the queue since these were admitted.
+pub(in crate::server) async fn wait_for_permit(call: &Call, has_begun: bool) {
     let connection = &*call.connection;
     let _waiting = connection.registry.enter(call.info(), CallWait::Capacity);
-    let wait = call.end.wait();
+    let _wait = call.end.wait();
     let (limits, stall_timeout) = (connection.limits(), connection.server.config.stall_timeout);
     let is_reading = connection.queue.is_moving();
     let granted = async {
-        let permit = limits.permits.acquire(Load::one(0)).await?;
+        let _permit = limits.permit.acquire(Load::one(0)).await?;
         connection.wait_for_capacity().await?;
-        // The tasks that were woken meanwhile run first: the handler may block its thread.
+        // The handler that went on before is polled first, and what it replies is counted for the next one.
         give_way().await;
-        Ok::<_, Closed>(permit)
+        Ok::<_, Closed>(())
     };
     tokio::select! {
         biased;
-        Ok(permit) = granted => Some((permit, wait)),
-        () = limits.replies.stall(stall_timeout, &is_reading), if has_begun => None,
+        Ok(()) = granted => {}
+        () = limits.replies.stall(stall_timeout, &is_reading), if has_begun => {}
         // A connection that has ended drops its handlers.
         else => pending().await,
     }
+    // The task that gets the permit now runs first: the runtime keeps it for this thread, which the handler may block.
+    give_way().await;
 }
 
 #[cfg(test)]
@@ -230,41 +225,60 @@ mod tests {
         assert!(first.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
         assert!(!may_resume(&of_third));
         drop(capacity);
-        let first = first.await;
-        // It is polled now, and asks again if it is one without `async`.
-        assert!(may_resume(&of_call) && !may_resume(&of_third));
-        drop(first);
+        first.await;
+        // The handler is polled in this step. If it blocks its thread, nobody waits behind it.
         assert!(may_resume(&of_third));
     }
 
-    /// One permit for all would be held by a handler that waits, on its thread, for one that waits for the permit.
-    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-    async fn handlers_that_block_their_threads_hold_up_no_others_while_there_are_threads() {
+    /// Starts so many handlers while the queue is full, each of which blocks until all of them run.
+    async fn meet(count: usize, block: fn(&mut dyn FnMut())) {
         let config = ServerConfig { send_queue_frames: 1, ..ServerConfig::default() };
         let (_server, connection) = idle_connection(config);
         let capacity = connection.queue.try_reserve(1).ok().flatten().expect("the queue is empty");
         let (met, mut have_met) = mpsc::unbounded_channel();
         let arrived = Arc::new((Mutex::new(0), Condvar::new()));
-        for stream_id in [1, 3] {
+        for number in 0..count {
             let (arrived, met) = (arrived.clone(), met.clone());
-            let handler = boxed(move |_: handler::Context, ()| {
-                let (count, changed) = &*arrived;
-                let mut count = count.lock().expect("nothing panics");
-                *count += 1;
-                changed.notify_all();
-                let both = changed.wait_timeout_while(count, PATIENCE, |count| *count < 2);
-                let _ = met.send(!both.expect("nothing panics").1.timed_out());
+            let handler = boxed(move |ctx: handler::Context, ()| {
+                assert!(
+                    !ctx.call().end.has_waits(),
+                    "it would be excused for as long as it blocks"
+                );
+                block(&mut || {
+                    let (number, changed) = &*arrived;
+                    let mut number = number.lock().expect("nothing panics");
+                    *number += 1;
+                    changed.notify_all();
+                    let all = changed.wait_timeout_while(number, PATIENCE, |here| *here < count);
+                    let _ = met.send(!all.expect("nothing panics").1.timed_out());
+                });
                 pending::<Result<(), Status>>()
             });
-            start(unary_call(connection.clone(), stream_id), handler);
+            start(unary_call(connection.clone(), 2 * number as u32 + 1), handler);
         }
-        while connection.registry.callers().len() < 2 {
+        while connection.registry.callers().len() < count {
             yield_now().await;
         }
         drop(capacity);
-        for _ in 0..2 {
-            assert_eq!(have_met.recv().await, Some(true), "one waits for a permit");
+        for _ in 0..count {
+            assert_eq!(
+                have_met.recv().await,
+                Some(true),
+                "one waits for a permit, or for a thread"
+            );
         }
         drop(connection.queue.streams(mem::take));
+    }
+
+    /// A handler that held the permit on its thread would wait for one that waits for the permit.
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn handlers_that_block_their_threads_hold_up_no_others_while_there_are_threads() {
+        meet(2, |block| block()).await;
+    }
+
+    /// Of these there may be any number.
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn handlers_that_block_in_place_hold_up_no_others() {
+        meet(20, |block| tokio::task::block_in_place(block)).await;
     }
 }

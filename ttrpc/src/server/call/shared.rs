@@ -12,7 +12,7 @@
 
 use std::sync::{Arc, OnceLock};
 
-use tokio::{runtime::Handle, time::Instant};
+use tokio::time::Instant;
 
 use crate::server::{
     Peer, Shared,
@@ -45,9 +45,9 @@ pub(in crate::server) struct RareLimits {
     pub(super) inboxes: Limiter,
     /// Counts the bytes of replies that wait for capacity in the queue.
     pub(in crate::server) replies: Limiter,
-    /// Counts the handlers that wait to go on beside that limit, or to begin after they have found the queue full, and are
-    /// polled then: at most one for each thread of the runtime.
-    pub(super) permits: Limiter,
+    /// The handler that goes on next beside that limit, or begins next after it has found the queue full, has the one
+    /// permit.
+    pub(super) permit: Limiter,
     pub(in crate::server) patience: StallBudget,
 }
 
@@ -103,12 +103,10 @@ impl Connection {
     pub(in crate::server) fn limits(&self) -> &RareLimits {
         let config = &self.server.config;
         self.limits.get_or_init(|| {
-            let threads =
-                Handle::try_current().map_or(1, |runtime| runtime.metrics().num_workers());
             Box::new(RareLimits {
                 inboxes: Limiter::new(Load::one(config.inbox_bytes_per_connection), AnyLast),
                 replies: Limiter::new(Load::one(config.reply_bytes_per_connection), OnlyWhenEmpty),
-                permits: Limiter::new(Load::limit(threads, 1), AnyLast),
+                permit: Limiter::new(Load::one(1), AnyLast),
                 patience: StallBudget::new(config.stall_timeout),
             })
         })

@@ -2,6 +2,7 @@
 
 use std::{
     future::{Future, poll_fn},
+    mem,
     pin::pin,
     task::Poll,
 };
@@ -75,10 +76,11 @@ async fn run_handler(
     handler: &mut BoxHandler,
     mut first: Option<Poll<Step>>,
 ) -> Step {
-    let (call, mut granted) = (ctx.call(), None);
+    let (call, mut is_granted) = (ctx.call(), false);
     if first.is_none() {
-        granted = Some(unconstrained(wait_for_permit(call, false)).await);
+        unconstrained(wait_for_permit(call, false)).await;
         call.check_time()?;
+        is_granted = true;
     }
     let step = loop {
         let polled = poll_fn(|cx| {
@@ -86,22 +88,19 @@ async fn run_handler(
             if let Some(polled) = first.take() {
                 return polled.map(Some);
             }
-            if granted.is_none() && !may_resume(call) {
+            if !mem::take(&mut is_granted) && !may_resume(call) {
                 return Poll::Ready(None);
             }
-            let polled = poll_handler(ctx, handler, cx).map(Some);
-            if polled.is_pending() {
-                granted = None;
-            }
-            polled
+            poll_handler(ctx, handler, cx).map(Some)
         });
-        match polled.await {
-            Some(step) => break step,
-            None => granted = Some(unconstrained(wait_for_permit(call, true)).await),
+        if let Some(step) = polled.await {
+            break step;
         }
+        unconstrained(wait_for_permit(call, true)).await;
+        is_granted = true;
     };
     let Some(mut unsent) = step? else { return Ok(None) };
-    // It counts from now on, and the handler's permit until now.
+    // It counts from now on, in the step that has polled the handler.
     let waiting = match WaitingReply::new(call, unsent.len) {
         Ok(waiting) => waiting,
         Err(status) => {
@@ -110,7 +109,6 @@ async fn run_handler(
             WaitingReply::of_any_length(call, unsent.len)
         }
     };
-    drop(granted);
     // A connection that has ended drops its handlers.
     let Ok(permit) = waiting.permit().await else { return Ok(None) };
     contain(|| call.send_last(unsent.failure, handler, Some(permit)))
