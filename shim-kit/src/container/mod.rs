@@ -108,7 +108,10 @@ impl<R: Runtime> Container<R> {
             match started {
                 Some(started) => self.first_is_made(launch.made(&process, started)),
                 // It may have joined its group only now.
-                None => self.find_cgroup(),
+                None => {
+                    drop(launch);
+                    self.find_cgroup();
+                }
             }
             let reader = process.started();
             let pid = process.pid();

@@ -686,22 +686,27 @@ async fn a_container_whose_first_process_is_no_child_of_the_shims_lives_and_ends
     assert_eq!((deleted.pid, deleted.exit_status), (4_000_002, 7));
 }
 
+/// A FIFO where none is opened without waiting for the file system. `None` if there is no such place.
+fn slow_fifo() -> Option<(tempfile::TempDir, String)> {
+    let Ok(folder) = tempfile::tempdir_in("/dev/shm") else {
+        println!("skipped: nothing can be made in /dev/shm");
+        return None;
+    };
+    let path = folder.path().join("stdin").to_str().unwrap().to_owned();
+    let (kind, mode) = (rustix::fs::FileType::Fifo, rustix::fs::Mode::RWXU);
+    rustix::fs::mknodat(rustix::fs::CWD, &path, kind, mode, 0).unwrap();
+    Some((folder, path))
+}
+
 /// A client writes and closes as soon as Start is answered.
 #[tokio::test(flavor = "current_thread")]
 async fn stdin_has_a_reader_when_start_is_answered() {
-    // Not where FIFOs are opened without waiting.
-    let Ok(folder) = tempfile::tempdir_in("/dev/shm") else {
-        println!("skipped: nothing can be made in /dev/shm");
-        return;
-    };
-    let (stdin, output) = (folder.path().join("stdin"), folder.path().join("output"));
-    let (kind, mode) = (rustix::fs::FileType::Fifo, rustix::fs::Mode::RWXU);
-    rustix::fs::mknodat(rustix::fs::CWD, &stdin, kind, mode, 0).unwrap();
+    let Some((folder, stdin)) = slow_fifo() else { return };
+    let output = folder.path().join("output");
     for _ in 0..20 {
         let fixture = Fixture::new().await;
         let script = format!("exec cat >{}", output.display());
-        let stdin_path = stdin.to_str().unwrap().to_owned();
-        let request = CreateTaskRequest { stdin: stdin_path, ..fixture.request(&script) };
+        let request = CreateTaskRequest { stdin: stdin.clone(), ..fixture.request(&script) };
         fixture.service.create(request).await.unwrap();
         let request = StartRequest { id: "c1".to_owned(), ..Default::default() };
         fixture.service.start(request).await.unwrap();
@@ -714,4 +719,33 @@ async fn stdin_has_a_reader_when_start_is_answered() {
         assert_eq!(fs::read_to_string(&output).unwrap(), "hello");
         fixture.delete().await.unwrap();
     }
+}
+
+#[tokio::test(flavor = "current_thread")]
+async fn an_execs_stdin_has_a_reader_when_start_is_answered() {
+    let Some((_folder, stdin)) = slow_fifo() else { return };
+    let fixture = Fixture::new().await;
+    fixture.run("exec sleep 1000").await.unwrap();
+    for number in 0..20 {
+        let spec = Some(Any { type_url: String::new(), value: br#"{"inside":true}"#.to_vec() });
+        let (id, exec_id) = ("c1".to_owned(), format!("e{number}"));
+        let exec = ExecProcessRequest {
+            id: id.clone(),
+            exec_id: exec_id.clone(),
+            stdin: stdin.clone(),
+            spec,
+            ..ExecProcessRequest::default()
+        };
+        fixture.service.exec(exec).await.unwrap();
+        let start = StartRequest { id: id.clone(), exec_id: exec_id.clone() };
+        fixture.service.start(start).await.unwrap();
+        let flags = rustix::fs::OFlags::WRONLY | rustix::fs::OFlags::NONBLOCK;
+        rustix::fs::open(&stdin, flags, rustix::fs::Mode::empty()).unwrap();
+        let kill = KillRequest { id: id.clone(), exec_id: exec_id.clone(), signal: 9, all: false };
+        fixture.service.kill(kill).await.unwrap();
+        fixture.service.wait(WaitRequest { id, exec_id }).await.unwrap();
+    }
+    fixture.kill().await.unwrap();
+    fixture.wait().await;
+    fixture.delete().await.unwrap();
 }
