@@ -7,9 +7,9 @@
 //! ([`reply_bytes`]); replies and messages of streams alike. When as much waits as may, no call begins.
 //!
 //! A handler that goes on after a wait may be about to reply. It does so freely while a quarter of the limit is free,
-//! and waits in a queue for the connection's one permit then. What it replies is counted in the step that polls it. It has
-//! returned the permit before: one that blocks its thread holds up no other. So there wait no more replies than the
-//! limit allows and those of the handlers that are polled or about to be: on one thread, two.
+//! and waits in a queue for the connection's one permit then. What it replies is counted in the step that polls it, in
+//! which it has returned the permit. So there wait no more replies than the limit allows, and one for each thread that
+//! polls a handler.
 //!
 //! Streams of a client that reads may always have messages that wait, as many as the limit allows. So one handler after
 //! the other, new or not, goes on beside the limit whenever all that waited before it has capacity.
@@ -33,6 +33,7 @@ use crate::{
     Status,
     observer::CallStats,
     snapshot::{CallWait, ReceiverWait},
+    sync::spawn,
     transport::{
         limiter::{Closed, Load},
         registry::CallInfo,
@@ -122,7 +123,7 @@ pub(in crate::server) fn may_resume(call: &Call) -> bool {
 }
 
 /// Waits until a handler may be polled: for the first time, or again, while the client reads. It returns in the step
-/// that polls the handler.
+/// that polls the handler, without the permit: a handler that blocks its thread holds up no other.
 ///
 /// Endless streams may hold more than the limit at any time, and handlers that have not begun have no other way: calls
 /// that were spawned earlier have filled the queue since these were admitted.
@@ -135,7 +136,7 @@ pub(in crate::server) async fn wait_for_permit(call: &Call, has_begun: bool) {
     let granted = async {
         let _permit = limits.permit.acquire(Load::one(0)).await?;
         connection.wait_for_capacity().await?;
-        // The handler that went on before is polled first, and what it replies is counted for the next one.
+        // The tasks that were woken meanwhile run first.
         give_way().await;
         Ok::<_, Closed>(())
     };
@@ -146,8 +147,9 @@ pub(in crate::server) async fn wait_for_permit(call: &Call, has_begun: bool) {
         // A connection that has ended drops its handlers.
         else => pending().await,
     }
-    // The task that gets the permit now runs first: the runtime keeps it for this thread, which the handler may block.
-    give_way().await;
+    // The runtime keeps the task that was woken last for this thread, which the handler may block. So that is not the next
+    // handler's, which has been woken with the permit.
+    spawn(async {});
 }
 
 #[cfg(test)]

@@ -17,7 +17,7 @@ use crate::server::call::{
     reasons::Refusal,
     replies::{WaitingReply, may_resume, wait_for_permit},
     state::{Call, Unsent},
-    task::{CallOwner, CallTask, Step, panicked, poll_handler},
+    task::{CallOwner, CallTask, Step, give_way, panicked, poll_handler},
 };
 use crate::{
     contain::{Panicked, contain},
@@ -39,6 +39,9 @@ impl CallTask {
             .await
         };
         if let Err(refusal) = ended {
+            // The next handler may have got this one's permit. Its task runs first: the runtime keeps it for this thread,
+            // which the handler may block as it cleans up.
+            give_way().await;
             self.abort(refusal).await;
         }
     }
