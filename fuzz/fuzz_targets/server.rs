@@ -7,7 +7,7 @@ use std::{collections::HashSet, sync::Arc, time::Duration};
 use libfuzzer_sys::fuzz_target;
 use tokio::{io::duplex, time::sleep};
 use ttrpc::{
-    Server, ServerConfig, Status,
+    Error, Server, ServerConfig, Status,
     prost::Message,
     proto::message::decode_response,
     server::{Routes, ServerHandle, Service, StreamReceiver},
@@ -147,7 +147,11 @@ async fn serve(script: Script<'_>) {
     let must_answer = script.is_framed() && is_written;
     assert!(!must_answer || answered.contains(&LAST_ID), "the last call is answered");
     let end = tokio::time::timeout(PATIENCE, serving).await.expect("the server ends");
-    end.expect("without a panic").expect("without an error");
+    match end.expect("without a panic") {
+        // The script's bytes may end within a frame.
+        Ok(()) | Err(Error::ConnectionFailed { .. }) => {}
+        Err(error) => panic!("{error}"),
+    }
     nothing_is_in_flight(&handle);
 }
 
