@@ -283,4 +283,51 @@ mod tests {
     async fn handlers_that_block_in_place_hold_up_no_others() {
         meet(20, |block| tokio::task::block_in_place(block)).await;
     }
+
+    /// It has returned its permit, and cleans up in the same step.
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn a_handler_that_blocks_as_it_cleans_up_does_not_hold_up_the_next_one() {
+        let config = ServerConfig { send_queue_frames: 1, ..config() };
+        let (_server, connection) = idle_connection(config);
+        let another = unary_call(connection.clone(), 5);
+        let (steps, mut next_step) = mpsc::unbounded_channel();
+        let met = Arc::new((Mutex::new(false), Condvar::new()));
+        let [first, next] = [1, 3].map(|id| (unary_call(connection.clone(), id), Arc::default()));
+        for (number, (call, goes_on)) in [&first, &next].into_iter().enumerate() {
+            let goes_on: Arc<tokio::sync::Notify> = Arc::clone(goes_on);
+            let (steps, met) = (steps.clone(), met.clone());
+            let handler = boxed(move |ctx: handler::Context, ()| async move {
+                let _has_grace = ctx.cancellation_token();
+                steps.send(None).expect("the test listens");
+                goes_on.notified().await;
+                let (has_met, changed) = &*met;
+                if number == 1 {
+                    *has_met.lock().expect("nothing panics") = true;
+                    changed.notify_all();
+                } else {
+                    steps.send(Some(true)).expect("the test listens");
+                    let waits = has_met.lock().expect("nothing panics");
+                    let waited = changed.wait_timeout_while(waits, PATIENCE, |has_met| !*has_met);
+                    let has_met = !waited.expect("nothing panics").1.timed_out();
+                    steps.send(Some(has_met)).expect("the test listens");
+                }
+                pending::<Result<(), Status>>().await
+            });
+            start(call.clone(), handler);
+            assert_eq!(next_step.recv().await, Some(None));
+        }
+        let _waiting = WaitingReply::of_any_length(&another, 100);
+        let capacity = connection.queue.try_reserve(1).ok().flatten().expect("the queue is empty");
+        for (waiting, (_, goes_on)) in [&first, &next].into_iter().enumerate() {
+            goes_on.notify_one();
+            while connection.registry.callers().len() <= waiting {
+                yield_now().await;
+            }
+        }
+        first.0.end.fire();
+        assert_eq!(next_step.recv().await, Some(Some(true)), "it cleans up");
+        drop(capacity);
+        assert_eq!(next_step.recv().await, Some(Some(true)), "the next one waits for its thread");
+        drop(connection.queue.streams(mem::take));
+    }
 }
