@@ -71,10 +71,12 @@ impl<D: FrameData> Frame<D> {
         let is_copied = len <= SHARED_FRAME_LEN;
         // The scratch is not kept in its place meanwhile: to encode a message runs the program's code, which may send another
         // one. A thread that is ending has none.
-        let mut bytes = match is_copied {
-            true => SCRATCH.try_with(Cell::take).unwrap_or_default(),
-            false => buffer_pool::take(len..=2 * len),
-        };
+        let mut bytes = Vec::new();
+        if is_copied {
+            let _ = SCRATCH.try_with(|kept| bytes = kept.take());
+        } else {
+            bytes = buffer_pool::take(len..=2 * len);
+        }
         bytes.resize(len, 0);
         self.write_to(&mut bytes);
         let pushed = push(&mut bytes);
@@ -149,12 +151,12 @@ impl Chunk {
 pub(super) struct Chunks(pub(super) VecDeque<Chunk>);
 
 impl Chunks {
-    /// Adds a frame, which takes this much capacity, with this stream id. Takes its buffer if it is long.
-    pub(super) fn push(&mut self, frame: &mut Vec<u8>, stream_id: u32, capacity: Capacity) {
+    /// Adds a frame, which takes this much capacity of its kind, with this stream id. Takes its buffer if it is long.
+    pub(super) fn push(&mut self, frame: &mut Vec<u8>, stream_id: u32, load: Load, kind: usize) {
         let len = frame.len();
         if len > SHARED_FRAME_LEN {
             Header::set_stream_id(frame, stream_id);
-            let bytes = mem::take(frame);
+            let (bytes, capacity) = (mem::take(frame), Capacity::of(load, kind));
             return self.0.push_back(Chunk { bytes, capacity, is_shared: false });
         }
         let chunk = self.shared_chunk(len);
@@ -166,7 +168,7 @@ impl Chunks {
         }
         chunk.bytes.extend_from_slice(frame);
         Header::set_stream_id(&mut chunk.bytes[start..], stream_id);
-        chunk.capacity += capacity;
+        chunk.capacity.0[kind] += load;
     }
 
     /// Adds a frame before all others.
@@ -211,7 +213,7 @@ pub(super) mod tests {
         data_len: usize,
     ) {
         let mut frame = frame(frame_type, data_len);
-        chunks.push(&mut frame, stream_id, short(Load::one(HEADER_LEN + data_len)));
+        chunks.push(&mut frame, stream_id, Load::one(HEADER_LEN + data_len), 0);
     }
 
     pub(in crate::transport) fn short(load: Load) -> Capacity {
@@ -235,7 +237,7 @@ pub(super) mod tests {
             let expected = [&frame.header.to_bytes()[..], &data].concat();
             let is_copied = frame.encode(|bytes| {
                 assert!(*bytes == expected, "{len} bytes");
-                chunks.push(bytes, 1, Capacity::default());
+                chunks.push(bytes, 1, Load::default(), 0);
                 !bytes.is_empty()
             });
             assert_eq!(is_copied, len <= SHARED_FRAME_LEN, "{len} bytes");

@@ -167,17 +167,17 @@ impl Inbox {
         batch: &mut Batch,
         cx: &mut Context<'_>,
         budget: &StallBudget,
-        read: impl FnOnce(Payload<'_>) -> R,
+        read: impl FnOnce(&mut Payload<'_>) -> R,
     ) -> Poll<Result<Option<R>, Status>> {
         // A consumer that always lags lets other tasks run now and then.
         ready!(batch.budget.poll_spend(cx));
         if batch.is_empty() && !ready!(self.poll_refill(batch, cx))? {
             return Poll::Ready(Ok(None));
         }
-        let message = batch.next();
+        let mut message = batch.next();
         let bytes = message.remaining();
         self.moved_at.store(budget.date(), Relaxed);
-        let message = read(message);
+        let message = read(&mut message);
         batch.budget.spend_bytes(bytes);
         if batch.is_empty() {
             batch.release();

@@ -114,15 +114,6 @@ pub(crate) struct PushPermit<'a, T> {
 }
 
 impl<T> PushPermit<'_, T> {
-    /// Encodes the frame and adds it, if `claim` allows it.
-    pub(crate) fn send(
-        self,
-        frame: &Frame<impl FrameData>,
-        claim: impl FnOnce(&mut T) -> Option<PushDecision>,
-    ) -> Pushed {
-        frame.encode(|bytes| self.push(bytes, claim))
-    }
-
     /// Adds the frame if `claim` allows it. `claim` runs under the lock, and not at all once the queue is closed.
     pub(crate) fn push(
         mut self,
@@ -185,18 +176,23 @@ impl<T> Queue<T> {
         (load, usize::from(len > LONG_FRAME_LEN))
     }
 
-    /// Encodes the frame and adds it, if there is capacity now, no task waits for that, and `claim` allows it. `claim` runs
-    /// under the lock.
-    pub(crate) fn try_send(
+    /// Encodes the frame and adds it if `claim` allows it: with the permit, or if there is capacity now and no task waits for
+    /// that. `claim` runs under the lock.
+    pub(crate) fn send(
         &self,
         frame: &Frame<impl FrameData>,
+        permit: Option<PushPermit<'_, T>>,
         claim: impl FnOnce(&mut T) -> Option<PushDecision>,
     ) -> Pushed {
         // What takes long to encode is not encoded in vain.
-        if frame.len() > SHARED_FRAME_LEN && matches!(self.try_reserve(frame.len()), Ok(None)) {
+        let is_long = permit.is_none() && frame.len() > SHARED_FRAME_LEN;
+        if is_long && matches!(self.try_reserve(frame.len()), Ok(None)) {
             return Pushed::Full;
         }
-        frame.encode(|bytes| self.push(bytes, None, claim))
+        frame.encode(|bytes| match permit {
+            Some(permit) => permit.push(bytes, claim),
+            None => self.push(bytes, None, claim),
+        })
     }
 
     /// Reserves capacity for a frame of `len` bytes if there is some now and no task waits for it. `Ok(None)` when
@@ -276,7 +272,6 @@ impl<T> Queue<T> {
             wake_all(wakers);
             return Pushed::Refused;
         };
-        let capacity = Capacity::of(load, kind);
         if is_only
             && state.chunks.0.is_empty()
             && frame.len() <= SHARED_FRAME_LEN
@@ -285,10 +280,10 @@ impl<T> Queue<T> {
             let asks_first = state.unsent.is_kept;
             drop(state);
             Header::set_stream_id(frame, stream_id);
-            self.write_inline(borrowed, frame, capacity, asks_first);
+            self.write_inline(borrowed, frame, Capacity::of(load, kind), asks_first);
             return Pushed::Queued(stream_id);
         }
-        state.chunks.push(frame, stream_id, capacity);
+        state.chunks.push(frame, stream_id, load, kind);
         let sender = state.gate.take_waker();
         drop(state);
         if let Some(sender) = sender {

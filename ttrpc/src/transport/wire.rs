@@ -391,7 +391,7 @@ mod tests {
                 Frame::new(FrameType::Data, Flags::NONE, id, &data[..]).expect("it is short");
             frame.encode(|bytes| expected.extend_from_slice(bytes));
             let permit = queue.try_reserve(frame.len()).expect("it is open").expect("it has room");
-            assert!(permit.send(&frame, |()| Some(id.into())).is_queued());
+            assert!(queue.send(&frame, Some(permit), |()| Some(id.into())).is_queued());
         }
         let pipe = Pipe::default();
         lock(&pipe.0).at_once = at_once;
@@ -427,7 +427,7 @@ mod tests {
             let frame =
                 Frame::new(FrameType::Request, Flags::NONE, id, &[7; 30][..]).expect("it is short");
             let permit = queue.try_reserve(frame.len()).expect("it is open").expect("it has room");
-            assert!(permit.send(&frame, |()| Some(id.into())).is_queued());
+            assert!(queue.send(&frame, Some(permit), |()| Some(id.into())).is_queued());
             frame.len()
         };
         let len = push(1);

@@ -135,11 +135,7 @@ impl<Req: Message> PendingCall<Req> {
             let stream_id = calls.open_call(&mut entry)?;
             Some(PushDecision { stream_id, is_only: calls.len() == 1 })
         };
-        let pushed = match capacity {
-            Some(capacity) => capacity.send(frame, claim),
-            None => connection.queue.try_send(frame, claim),
-        };
-        let stream_id = match pushed {
+        let stream_id = match connection.queue.send(frame, capacity, claim) {
             Pushed::Queued(stream_id) => stream_id,
             Pushed::Full => return Ok(None),
             Pushed::Refused => return checked.and_then(|()| Err(connection.no_id())),

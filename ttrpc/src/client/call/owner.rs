@@ -161,14 +161,14 @@ impl Drop for CallOwner {
 ///
 /// # Errors
 /// INTERNAL if the bytes are not a message of this type, or its code panics.
-fn decode_reply<M: Message + Default>(payload: Payload<'_>) -> Result<M, Status> {
+fn decode_reply<M: Message + Default>(payload: &mut Payload<'_>) -> Result<M, Status> {
     or_status(contain(|| M::decode(payload)))
 }
 
 /// Decodes a reply into its place, which is empty and stays so if that fails.
 pub(super) fn decode_into<M: Message + Default>(
     reply: &mut Option<M>,
-    payload: Payload<'_>,
+    payload: &mut Payload<'_>,
 ) -> Result<(), Status> {
     let decoded = or_status(contain(|| reply.insert(M::default()).merge(payload)));
     if decoded.is_err() {

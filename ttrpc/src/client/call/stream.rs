@@ -180,10 +180,8 @@ impl<Req: Message> StreamSender<Req> {
             message = record.as_ref().map(|record| record.count_sent(frame.len()));
             Some(PushDecision::from(id))
         };
-        let pushed = run_encoder(|| match capacity {
-            Some(capacity) => capacity.send(frame, claim),
-            None => self.owner.connection().queue.try_send(frame, claim),
-        })?;
+        let queue = &self.owner.connection().queue;
+        let pushed = run_encoder(|| queue.send(frame, capacity, claim))?;
         if let (Some(record), Some(message)) = (record, &message) {
             record.report_message(message);
         }
@@ -245,7 +243,7 @@ impl Incoming {
     fn poll_take<R>(
         &mut self,
         cx: &mut Context<'_>,
-        mut read: impl FnMut(Payload<'_>) -> R,
+        mut read: impl FnMut(&mut Payload<'_>) -> R,
     ) -> Poll<Result<Option<R>, Status>> {
         if self.has_reply {
             return Poll::Ready(Ok(None));
@@ -278,7 +276,7 @@ impl Incoming {
         let is_message = |last: &Bytes| !(owner.kind.is_ended_by_response() && last.is_empty());
         let last = last.filter(is_message);
         self.has_reply = last.is_some();
-        Poll::Ready(Ok(last.map(|last| read(Payload::shared(&last, &last)))))
+        Poll::Ready(Ok(last.map(|last| read(&mut Payload::shared(&last, &last)))))
     }
 
     /// Returns the next message, decoded. Reports one that does not decode.

@@ -123,8 +123,8 @@ fn receive_run(
     decoder: &mut Decoder,
 ) {
     loop {
-        let (mut fill, limits) = (messages.fill().0, limits(connection));
-        let mut run = Load::default();
+        let (before, limits) = (messages.fill().0, limits(connection));
+        let mut fill = before;
         let frames = decoder.take_run(RUN_LEN, |header| {
             let bytes = header.data_len as usize;
             let goes_on = header.stream_id == stream_id
@@ -133,7 +133,6 @@ fn receive_run(
                 && fits(fill, bytes, limits);
             if goes_on {
                 fill += Load::one(bytes);
-                run += Load::one(bytes);
                 if let Some(record) = record {
                     record.received(bytes);
                 }
@@ -143,7 +142,8 @@ fn receive_run(
         if frames.is_empty() {
             return;
         }
-        messages.push_frames(frames, run, &connection.patience);
+        fill -= before;
+        messages.push_frames(frames, fill, &connection.patience);
     }
 }
 

@@ -114,12 +114,12 @@ impl CallState {
     /// or why the call failed. `None` while more may come.
     pub(in crate::client) fn last<R>(
         &self,
-        read: impl FnOnce(Payload<'_>) -> R,
+        read: impl FnOnce(&mut Payload<'_>) -> R,
     ) -> Option<Result<Option<R>, Failure>> {
         if self.is_remote_closed {
             return Some(Ok(None));
         }
-        Some(self.end.as_ref()?.result().map(|payload| Some(read(payload))))
+        Some(self.end.as_ref()?.result().map(|mut payload| Some(read(&mut payload))))
     }
 }
 

@@ -187,7 +187,7 @@ impl fmt::Debug for Context {
 /// is contained.
 pub(in crate::server) trait Handler: Send {
     /// Decodes the request.
-    fn decode(self: Pin<&mut Self>, payload: Payload<'_>) -> Result<(), DecodeError>;
+    fn decode(self: Pin<&mut Self>, payload: &mut Payload<'_>) -> Result<(), DecodeError>;
 
     /// Polls the handler, until it has replied. It begins with a clone of this context when it is first polled.
     fn poll(
@@ -295,7 +295,7 @@ where
     F: Future<Output = Result<R, Status>> + Send,
     R: Reply,
 {
-    fn decode(self: Pin<&mut Self>, payload: Payload<'_>) -> Result<(), DecodeError> {
+    fn decode(self: Pin<&mut Self>, payload: &mut Payload<'_>) -> Result<(), DecodeError> {
         match self.project() {
             StepsProject::New { parts: Some((_, request)) } => {
                 request.insert(M::default()).merge(payload)
@@ -343,7 +343,7 @@ where
 ///
 /// # Errors
 /// INVALID_ARGUMENT if the bytes are not a message of its type, INTERNAL if the type's code panics.
-pub(super) fn decode(handler: &mut BoxHandler, payload: Payload<'_>) -> Result<(), Refusal> {
+pub(super) fn decode(handler: &mut BoxHandler, payload: &mut Payload<'_>) -> Result<(), Refusal> {
     let (cause, status) = match contain(|| handler.as_mut().decode(payload)) {
         Ok(Ok(())) => return Ok(()),
         Ok(Err(error)) => (EndCause::ProtocolViolation, undecodable(error)),

@@ -163,7 +163,7 @@ impl InnerHandler {
         let mut handler = self.handler.take().expect("`Next` runs it once");
         if !self.is_stream {
             let Raw(request) = &self.request;
-            decode(&mut handler, Payload::shared(request, request))?;
+            decode(&mut handler, &mut Payload::shared(request, request))?;
         }
         Ok(handler)
     }

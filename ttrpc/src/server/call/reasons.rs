@@ -138,7 +138,7 @@ impl Connection {
         let frame = Frame::new(FrameType::Response, Flags::NONE, stream_id, data);
         let frame = frame.expect("it is no longer than a frame may be");
         if let Ok(permit) = self.reserve(frame.len(), call.map(Call::info)).await {
-            let _ = permit.send(&frame, |_| Some(stream_id.into()));
+            let _ = self.queue.send(&frame, Some(permit), |_| Some(stream_id.into()));
         }
     }
 }

@@ -20,15 +20,14 @@ use crate::server::{
 };
 use crate::{
     Extensions,
-    proto::{message::DynData, table::ServerTable},
+    proto::table::ServerTable,
     snapshot::ReceiverWait,
     transport::{
-        frames::Frame,
         limiter::{
             Closed, Limiter, Load,
             Oversubscribe::{AnyLast, OnlyWhenEmpty},
         },
-        queue::{PushDecision, PushPermit, Pushed, Queue},
+        queue::{PushPermit, Queue},
         registry::Registry,
         stall::StallBudget,
     },
@@ -135,19 +134,6 @@ impl Connection {
     pub(in crate::server) async fn wait_for_capacity(&self) -> Result<(), Closed> {
         self.queue.wait_for_short_capacity().await?;
         if self.has_too_many_replies() { self.queue.wait_for_long_capacity().await } else { Ok(()) }
-    }
-
-    /// Pushes a frame if `claim` allows it, with its permit or with the capacity that there is.
-    pub(super) fn push(
-        &self,
-        frame: &Frame<DynData<'_>>,
-        permit: Option<ReplyPermit<'_>>,
-        claim: impl FnOnce(&mut ServerTable<Arc<Call>>) -> Option<PushDecision>,
-    ) -> Pushed {
-        match permit {
-            Some(permit) => permit.send(frame, claim),
-            None => self.queue.try_send(frame, claim),
-        }
     }
 
     /// Waits until every call is answered, answers written.

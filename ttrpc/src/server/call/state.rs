@@ -315,7 +315,7 @@ impl Call {
             let is_only = table.is_empty() && !self.head.more_to_come;
             Some(PushDecision { stream_id: id, is_only })
         };
-        match self.connection.push(&frame, permit, claim_end) {
+        match self.connection.queue.send(&frame, permit, claim_end) {
             Pushed::Queued(_) => {
                 let is_reply = status.is_none() && frame_type == FrameType::Response;
                 self.ended(failure.as_ref(), is_reply.then_some(len));

@@ -3,6 +3,7 @@
 use std::{
     future::poll_fn,
     marker::PhantomData,
+    panic::{AssertUnwindSafe, catch_unwind},
     pin::Pin,
     sync::Arc,
     task::{Context, Poll, ready},
@@ -19,7 +20,7 @@ use crate::server::call::{
 };
 use crate::{
     Status,
-    contain::{Contained, Panicked, contain},
+    contain::{Contained, Panicked, contain, discard},
     observer::EndCause,
     proto::{
         frame::{Flags, FrameType},
@@ -96,7 +97,7 @@ impl<Req: Message + Default> StreamReceiver<Req> {
         let patience = &self.call.connection.limits().patience;
         // Decoded where it is returned from.
         let mut message = None;
-        let decode = |payload: Payload<'_>| {
+        let decode = |payload: &mut Payload<'_>| {
             self.call.connection.release_messages(message_cost(payload.bytes().len()));
             contain(|| message.insert(Req::default()).merge(payload))
         };
@@ -188,7 +189,8 @@ impl Call {
         budget: &mut CoopBudget,
         permit: Option<ReplyPermit<'_>>,
     ) -> Result<Option<usize>, Status> {
-        let pushed = contain(|| {
+        // Not by `contain`, which this closure and what it returns would be moved into and out of, for each message.
+        let pushed = catch_unwind(AssertUnwindSafe(|| {
             let id = self.head.stream_id;
             let frame = Frame::new(FrameType::Data, Flags::NONE, id, DynData::of_message(message))?;
             let (len, mut sent) = (frame.len(), None);
@@ -198,7 +200,7 @@ impl Call {
                     id.into()
                 })
             };
-            let pushed = self.connection.push(&frame, permit, claim);
+            let pushed = self.connection.queue.send(&frame, permit, claim);
             budget.spend_bytes(len);
             self.report_message(sent.as_ref());
             match pushed {
@@ -206,9 +208,9 @@ impl Call {
                 Pushed::Full => Ok(Some(len)),
                 Pushed::Refused => Err(over()),
             }
-        });
+        }));
         let panicked = "the reply's type panicked while it was encoded";
-        pushed.unwrap_or_else(|Panicked| Err(Status::internal(panicked)))
+        pushed.map_err(discard).unwrap_or_else(|Panicked| Err(Status::internal(panicked)))
     }
 
     /// Sends a message, waiting for capacity for a frame of this length while the call goes on.

@@ -139,7 +139,7 @@ impl CallOwner {
         mut handler: BoxHandler,
         kind: Kind,
         chain: Option<&Chain>,
-        payload: Payload<'_>,
+        mut payload: Payload<'_>,
     ) -> Result<(), Refusal> {
         let call = self.ctx.call();
         let connection = &call.connection;
@@ -156,7 +156,7 @@ impl CallOwner {
             handler = intercepted(handler, chain.clone(), is_stream);
         }
         if chain.is_some() || !is_stream {
-            decode(&mut handler, payload)?;
+            decode(&mut handler, &mut payload)?;
         }
         call.begun();
         let (is_inline, span) = (connection.starts.count(), call.span.clone());
