@@ -29,7 +29,7 @@ pub(crate) fn contain<T>(code: impl FnOnce() -> T) -> Result<T, Panicked> {
 /// Drops the payload of a panic. One whose destructor panics is dropped all the same; the payload of that panic is
 /// leaked, since its destructor may go on so for ever.
 #[cold]
-pub(crate) fn discard(payload: Box<dyn Any + Send>) -> Panicked {
+fn discard(payload: Box<dyn Any + Send>) -> Panicked {
     if let Err(next) = catch_unwind(AssertUnwindSafe(|| drop(payload))) {
         mem::forget(next);
     }

@@ -73,6 +73,7 @@ impl<D: FrameData> Frame<D> {
         // one. A thread that is ending has none.
         let mut bytes = Vec::new();
         if is_copied {
+            // Assigned in here: returned as a result it would be moved twice.
             let _ = SCRATCH.try_with(|kept| bytes = kept.take());
         } else {
             bytes = buffer_pool::take(len..=2 * len);
@@ -151,7 +152,8 @@ impl Chunk {
 pub(super) struct Chunks(pub(super) VecDeque<Chunk>);
 
 impl Chunks {
-    /// Adds a frame, which takes this much capacity of its kind, with this stream id. Takes its buffer if it is long.
+    /// Adds a frame with this stream id. It takes this much of the capacity of short frames (`kind` 0) or of long ones (1).
+    /// Takes its buffer if it does not share a chunk.
     pub(super) fn push(&mut self, frame: &mut Vec<u8>, stream_id: u32, load: Load, kind: usize) {
         let len = frame.len();
         if len > SHARED_FRAME_LEN {

@@ -201,7 +201,7 @@ impl Permit<'_> {
 
 impl Drop for Permit<'_> {
     fn drop(&mut self) {
-        wake_all(self.limiter.quota(|quota| quota.return_capacity(self.load)));
+        self.limiter.return_capacity(self.load);
     }
 }
 
@@ -251,6 +251,11 @@ impl Limiter {
     /// Releases a load that was granted or forced.
     pub(crate) fn release(&self, load: Load) {
         wake_all(self.quota(|quota| quota.release(load)));
+    }
+
+    /// Releases a load, which is no progress of those who hold the others.
+    pub(crate) fn return_capacity(&self, load: Load) {
+        wake_all(self.quota(|quota| quota.return_capacity(load)));
     }
 }
 

@@ -115,7 +115,7 @@ pub(crate) struct PushPermit<'a, T> {
 
 impl<T> PushPermit<'_, T> {
     /// Adds the frame if `claim` allows it. `claim` runs under the lock, and not at all once the queue is closed.
-    pub(crate) fn push(
+    pub(super) fn push(
         mut self,
         frame: &mut Vec<u8>,
         claim: impl FnOnce(&mut T) -> Option<PushDecision>,
@@ -176,17 +176,17 @@ impl<T> Queue<T> {
         (load, usize::from(len > LONG_FRAME_LEN))
     }
 
-    /// Encodes the frame and adds it if `claim` allows it: with the permit, or if there is capacity now and no task waits for
-    /// that. `claim` runs under the lock.
+    /// Encodes the frame and adds it if `claim` allows it, which runs under the lock. Uses `permit`, one of this queue, if there
+    /// is one. Without one it needs capacity that is free now and for which no task waits; else the result is `Full`.
     pub(crate) fn send(
         &self,
         frame: &Frame<impl FrameData>,
         permit: Option<PushPermit<'_, T>>,
         claim: impl FnOnce(&mut T) -> Option<PushDecision>,
     ) -> Pushed {
-        // What takes long to encode is not encoded in vain.
-        let is_long = permit.is_none() && frame.len() > SHARED_FRAME_LEN;
-        if is_long && matches!(self.try_reserve(frame.len()), Ok(None)) {
+        // A frame that takes long to encode is not encoded when the queue is full.
+        let checks_first = permit.is_none() && frame.len() > SHARED_FRAME_LEN;
+        if checks_first && matches!(self.try_reserve(frame.len()), Ok(None)) {
             return Pushed::Full;
         }
         frame.encode(|bytes| match permit {

@@ -3,7 +3,11 @@
 
 use std::{future::pending, net::Shutdown, ops::Range, sync::Arc, time::Duration};
 
-use tokio::{net::UnixStream, task::JoinHandle, time::Instant};
+use tokio::{
+    net::UnixStream,
+    task::JoinHandle,
+    time::{Instant, sleep},
+};
 use ttrpc::{
     Client, ClientConfig, Code, ConnectionError, Server, ServerConfig, Status,
     client::StreamReceiver, server::Routes,
@@ -95,27 +99,41 @@ async fn a_clients_streams_that_stand_still_hold_its_calls_up_for_a_bounded_time
     }
 }
 
+/// A service whose handlers take one message of a stream, or none, and stand still.
+fn still() -> Handmade {
+    let routes = Routes::new("test.Still")
+        .client_streaming("TakeOne", &Arc::new(()), |_, _, mut requests: Requests| {
+            Box::pin(async move {
+                requests.recv().await?;
+                pending::<Result<Empty, Status>>().await
+            })
+        })
+        .client_streaming("TakeTwoLater", &Arc::new(()), |_, _, mut requests: Requests| {
+            Box::pin(async move {
+                sleep(BIT / 2).await;
+                // Of the second one's run, others are left.
+                requests.recv().await?;
+                requests.recv().await?;
+                pending::<Result<Empty, Status>>().await
+            })
+        })
+        .client_streaming("TakeNothing", &Arc::new(()), |_, _, requests: Requests| {
+            Box::pin(async move {
+                let _held = requests;
+                pending::<Result<Empty, Status>>().await
+            })
+        })
+        .unary("Echo", &Arc::new(()), |_, _, _: Empty| Box::pin(async { Ok(Empty {}) }));
+    Handmade(routes)
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_servers_streams_that_stand_still_hold_calls_up_for_a_bounded_time_in_all() {
     for (streams, what) in
         [2, 4, 8, 64].iter().flat_map(|&streams| ALL_TAKES.map(|takes| (streams, takes)))
     {
-        let routes = Routes::new("test.Still")
-            .client_streaming("TakeOne", &Arc::new(()), |_, _, mut requests: Requests| {
-                Box::pin(async move {
-                    requests.recv().await?;
-                    pending::<Result<Empty, Status>>().await
-                })
-            })
-            .client_streaming("TakeNothing", &Arc::new(()), |_, _, requests: Requests| {
-                Box::pin(async move {
-                    let _held = requests;
-                    pending::<Result<Empty, Status>>().await
-                })
-            })
-            .unary("Echo", &Arc::new(()), |_, _, _: Empty| Box::pin(async { Ok(Empty {}) }));
         let (here, there) = tokio::io::duplex(PIPE_LEN);
-        let server = Server::builder().config(server_config()).add_service(Handmade(routes));
+        let server = Server::builder().config(server_config()).add_service(still());
         let serving = tokio::spawn(server.io(there).serve());
         let mut peer = Peer::new(here);
         let method = if what == Takes::Nothing { "TakeNothing" } else { "TakeOne" };
@@ -138,6 +156,48 @@ async fn a_servers_streams_that_stand_still_hold_calls_up_for_a_bounded_time_in_
         assert_eq!(peer.receive().await.id, 2 * streams + 1);
         let held_up = start.elapsed();
         assert!(held_up < 2 * STALL + BIT, "{streams} streams, {what:?}: {held_up:?}");
+        serving.abort();
+    }
+}
+
+/// None of them is full: together they have as many bytes as their connection may.
+#[tokio::test(start_paused = true)]
+async fn a_servers_streams_below_their_own_limits_hold_calls_up_for_a_bounded_time_in_all() {
+    const LEN: usize = 1000;
+    let methods = ["TakeNothing", "TakeOne", "TakeTwoLater"];
+    for (streams, method) in
+        [2, 8, 64].iter().flat_map(|&streams| methods.map(|method| (streams, method)))
+    {
+        let inbox_bytes_per_connection = streams as usize * ROOM as usize * LEN;
+        let config = ServerConfig { inbox_bytes_per_connection, ..ServerConfig::default() };
+        let (here, there) = tokio::io::duplex(PIPE_LEN);
+        let server = Server::builder().config(config).add_service(still());
+        let serving = tokio::spawn(server.io(there).serve());
+        let mut peer = Peer::new(here);
+        let message = |id, sequence| {
+            Frame::message(id, &Chunk { sequence, payload: vec![0; LEN] }).to_bytes()
+        };
+        for id in (0..streams).map(|nth| 2 * nth + 1) {
+            let open = wire::REMOTE_OPEN;
+            peer.send(Frame::request(id, open, "test.Still", method, &Empty {})).await;
+        }
+        settle().await;
+        let rounds = (0..8 * ROOM)
+            .flat_map(|sequence| (0..streams).flat_map(move |nth| message(2 * nth + 1, sequence)));
+        let messages: Vec<_> = rounds.collect();
+        let echo = Frame::unary(2 * streams + 1, "test.Still", "Echo", &Empty {});
+        let start = Instant::now();
+        peer.send_bytes(&[messages, echo.to_bytes()].concat()).await;
+        let mut failed = 0;
+        while let reply = peer.receive().await
+            && reply.id != 2 * streams + 1
+        {
+            assert_eq!(reply.code(), code::RESOURCE_EXHAUSTED);
+            failed += 1;
+        }
+        assert!(failed > 0, "the connection's limit was reached");
+        let held_up = start.elapsed();
+        assert!(held_up < 2 * STALL + BIT, "{streams} streams, {method}: {held_up:?}");
         serving.abort();
     }
 }

@@ -162,7 +162,10 @@ impl Drop for CallOwner {
 /// # Errors
 /// INTERNAL if the bytes are not a message of this type, or its code panics.
 fn decode_reply<M: Message + Default>(payload: &mut Payload<'_>) -> Result<M, Status> {
-    or_status(contain(|| M::decode(payload)))
+    or_status(contain(|| {
+        let mut reply = M::default();
+        reply.merge(payload).map(|()| reply)
+    }))
 }
 
 /// Decodes a reply into its place, which is empty and stays so if that fails.

@@ -142,8 +142,9 @@ fn receive_run(
         if frames.is_empty() {
             return;
         }
-        fill -= before;
-        messages.push_frames(frames, fill, &connection.patience);
+        let mut load = fill;
+        load -= before;
+        messages.push_frames(frames, load, &connection.patience);
     }
 }
 

@@ -252,6 +252,13 @@ impl Connection {
             self.inbox_limits().release(AdmittedLoad { load, is_reserved: false });
         }
     }
+
+    /// Releases messages of a stream that failed. That is no progress: else the receiver would wait as long for the next one.
+    pub(in crate::server) fn return_messages(&self, cost: usize) {
+        for limiter in [&self.limits().inboxes, &self.server.inboxes] {
+            limiter.return_capacity(Load::cost(cost));
+        }
+    }
 }
 
 #[cfg(test)]

@@ -3,7 +3,6 @@
 use std::{
     future::poll_fn,
     marker::PhantomData,
-    panic::{AssertUnwindSafe, catch_unwind},
     pin::Pin,
     sync::Arc,
     task::{Context, Poll, ready},
@@ -20,7 +19,7 @@ use crate::server::call::{
 };
 use crate::{
     Status,
-    contain::{Contained, Panicked, contain, discard},
+    contain::{Contained, Panicked, contain},
     observer::EndCause,
     proto::{
         frame::{Flags, FrameType},
@@ -132,8 +131,12 @@ impl<Req: Message + Default> Stream for StreamReceiver<Req> {
 
 impl<Req> Drop for StreamReceiver<Req> {
     fn drop(&mut self) {
-        let freed = self.call.inbox().abandon(&mut self.batch);
-        self.call.connection.release_messages(freed);
+        let (call, freed) = (&self.call, self.call.inbox().abandon(&mut self.batch));
+        match call.end.is_over() {
+            // The handler was stopped: that is no progress.
+            true => call.connection.return_messages(freed),
+            false => call.connection.release_messages(freed),
+        }
     }
 }
 
@@ -189,8 +192,7 @@ impl Call {
         budget: &mut CoopBudget,
         permit: Option<ReplyPermit<'_>>,
     ) -> Result<Option<usize>, Status> {
-        // Not by `contain`, which this closure and what it returns would be moved into and out of, for each message.
-        let pushed = catch_unwind(AssertUnwindSafe(|| {
+        let push = || {
             let id = self.head.stream_id;
             let frame = Frame::new(FrameType::Data, Flags::NONE, id, DynData::of_message(message))?;
             let (len, mut sent) = (frame.len(), None);
@@ -208,9 +210,12 @@ impl Call {
                 Pushed::Full => Ok(Some(len)),
                 Pushed::Refused => Err(over()),
             }
-        }));
+        };
+        // Left where it is made: a result of `contain` is moved once more.
+        let mut pushed = None;
+        let _ = contain(|| pushed = Some(push()));
         let panicked = "the reply's type panicked while it was encoded";
-        pushed.map_err(discard).unwrap_or_else(|Panicked| Err(Status::internal(panicked)))
+        pushed.unwrap_or_else(|| Err(Status::internal(panicked)))
     }
 
     /// Sends a message, waiting for capacity for a frame of this length while the call goes on.

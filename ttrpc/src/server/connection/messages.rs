@@ -121,7 +121,7 @@ fn fail(connection: &Connection, call: &Call, refusal: Refusal) -> Result<(), Fa
     if !call.take_end(&refusal) {
         return Ok(());
     }
-    connection.release_messages(call.inbox().end(Err(refusal.status.clone()), true));
+    connection.return_messages(call.inbox().end(Err(refusal.status.clone()), true));
     Err(refusal.into())
 }
 
