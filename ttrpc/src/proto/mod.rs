@@ -1,4 +1,4 @@
-//! The ttrpc protocol, pure: no sockets, no clock, no locks, no async.
+//! The ttrpc protocol: no sockets, no tasks, no async. The pool of buffers alone has a lock and a clock.
 //!
 //! This part decides, and the drivers in [`client`](crate::client) and [`server`](crate::server)
 //! act. Bytes become frames ([`codec`]), and a frame's data becomes a message ([`message`]). A

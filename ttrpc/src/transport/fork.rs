@@ -2,8 +2,8 @@
 //!
 //! Whatever the child does with such a copy happens to the parent's connection as well: what it writes comes into the
 //! middle of the parent's frames, what it reads the parent never gets, and its shutdown of the socket, or the removal from
-//! the runtime's poller, which both share, ends the parent's connection. So a connection knows the process in which it
-//! was made, and in any other one it neither writes nor shuts anything down.
+//! the runtime's poller, which both share, ends the parent's connection. So a client's connection knows the process in
+//! which it was made, and in any other one it neither writes nor shuts anything down. Servers have no such guard.
 
 use std::{
     io, mem,

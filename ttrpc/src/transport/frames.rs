@@ -1,8 +1,8 @@
 //! Messages to frames, and frames packed for the socket.
 //!
-//! A message is encoded once, straight into its frame ([`Frame`]). Small frames lie back to back in shared chunks
-//! ([`Chunks`]), so that the sender writes many of them with one system call; a large frame is a chunk of its own and is not
-//! copied. Their buffers are pooled.
+//! A message is encoded straight into its frame ([`Frame`]). Short frames are copied into shared chunks ([`Chunks`]),
+//! where they lie back to back, so that the sender writes many of them with one system call. A long frame is a chunk of
+//! its own and is not copied. The buffers of chunks are pooled.
 
 use std::{cell::Cell, collections::VecDeque, mem, ops::AddAssign};
 

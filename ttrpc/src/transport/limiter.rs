@@ -1,9 +1,10 @@
-//! The one kind of limit: a count and a cost, granted first come, first served.
+//! A limit on a count and a cost, granted first come, first served.
 //!
-//! A [`Quota`] is a limit and what counts against it: calls in flight, the bytes of their requests, the bytes in
-//! inboxes, the frames and bytes of an outgoing queue. What it grants is counted until it is released. A load for which
-//! there is no capacity waits in a queue: a newcomer to this limit never overtakes, and a release wakes exactly the waiters
-//! that it admits. For limits that the application blocks, waiting follows the rule of [`stall`](super::stall).
+//! A [`Quota`] is a limit and what counts against it: calls in flight, the bytes of their requests, the bytes in all
+//! inboxes of a connection or a server, replies that wait, the frames and bytes of an outgoing queue. What it grants is
+//! counted until it is released. A load for which there is no capacity waits in a queue: a newcomer to this limit never
+//! overtakes, and a release wakes exactly the waiters that it admits. For limits that the application blocks, waiting
+//! follows the rule of [`stall`](super::stall).
 //!
 //! A quota lies behind a lock: its own, which makes it a [`Limiter`], or that of what it limits ([`Limited`]), which is held
 //! for a few instructions. Wakers are the program's code: they are cloned, woken and dropped without it.

@@ -2,24 +2,25 @@
 //!
 //! Every deadlock in ttrpc's history is a cycle of waits: a sender that waits for the socket while
 //! it should be receiving, a lock held across a blocked write, a receive loop that waits for a
-//! consumer who waits for the receive loop. This crate keeps one order, and each task may wait only
-//! for what stands to its right:
+//! consumer who waits for the receive loop. This crate keeps one order. Each task waits only for what
+//! stands to its right and, while that makes progress, for the application:
 //!
 //! ```text
 //! caller → client sender → (socket) → server receiver → server sender → (socket) → client receiver → nobody
 //! ```
 //!
-//! - A **caller** waits for capacity in the client's outgoing [`queue`] and for its reply, both no
-//!   longer than its deadline.
-//! - A **sender** ([`wire`]) waits for its queue and for the socket, and for nothing else. It
-//!   holds no lock while it writes. A lone frame is written by the task that pushes it, which waits for neither.
+//! - A **caller** waits for a connection if its client reconnects, for a permit, for capacity in the
+//!   client's outgoing [`queue`], and for its reply: for all of them no longer than its deadline.
+//! - A **sender** ([`wire`]) waits for its queue and for the socket. After a failed write, a client's waits
+//!   for the end of its receiver for a bounded time. It holds no lock while it writes. A lone frame is
+//!   written by the task that pushes it, which waits for neither.
 //! - A **server's receiver** waits for the socket, for capacity in the server's outgoing queue (only a
 //!   write to the socket makes that, so a peer that never reads stops being read), and for handlers
 //!   only while they make progress (`stall`).
 //! - A **client's receiver** waits for the socket, and for the consumer of a stream whose [`inbox`]
 //!   is full only while messages are taken from it (`stall`). Handing over a reply never waits.
-//! - A **handler** is a caller to the right of the receiver: it waits for capacity in the server's queue
-//!   and for whatever it likes, other calls included, since no receiver waits for it without end.
+//! - A **handler** waits for a permit to start or to resume, and for capacity in the server's queue. It may
+//!   also wait for whatever a caller may, other calls included: no receiver waits for it without end.
 //!
 //! Every queue is bounded, in frames and in bytes; no lock is held across an await or around I/O.
 

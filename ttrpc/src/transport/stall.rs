@@ -27,7 +27,8 @@ const SHORTEST_PART: u32 = 64;
 pub(crate) type Condition<'a, T> = &'a (dyn Fn() -> T + Sync);
 
 /// Completes when `moves`, which changes with every step that others take, has stalled for
-/// `stall_timeout`; returns its value. Time during which `is_paused` holds does not count.
+/// `stall_timeout`; returns its value. Both are evaluated after each part of that time, see [`PARTS`]:
+/// progress, or `is_paused`, starts the time anew.
 pub(crate) async fn stalled(
     stall_timeout: Duration,
     moves: Condition<'_, u64>,

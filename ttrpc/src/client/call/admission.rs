@@ -49,7 +49,8 @@ impl<Req: Message> PendingCall<Req> {
     }
 }
 
-/// Waits for a permit among the calls in flight, while others end. Time during which the queue is full does not count.
+/// Waits for a permit among the calls in flight, while others end. The `stall_timeout` starts anew
+/// while the queue is stuck.
 async fn call_permit(connection: &ClientConnection) -> Result<Permit<'_>, Status> {
     let is_paused = connection.queue.is_stuck();
     let stall_timeout = connection.config.stall_timeout;

@@ -9,6 +9,7 @@
 //! | the receiver | [`Calls::end_by_response`], [`CallEntry::close_remote`], [`Calls::receive_message`], [`Calls::fail`] |
 //! | the caller's deadline | [`Calls::fail`] |
 //! | the caller, who drops the call or takes its reply | [`ClientTable::remove`], [`Calls::take_ended`] |
+//! | the caller, whose sender gives the call up (with `cancel_at_server`) | [`Calls::fail`] |
 //! | the connection's end | [`Calls::fail_all`] |
 //!
 //! What runs code of the program (wakers, observers) runs when the table is unlocked: a method returns it as a [`Change`].

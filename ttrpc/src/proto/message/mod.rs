@@ -7,8 +7,8 @@
 //! KeyValue { string key = 1; string value = 2; }
 //! ```
 //!
-//! Written by hand on top of prost's wire primitives, so that a payload is encoded once, straight
-//! into its frame, and decoded without a copy in between.
+//! Written by hand on top of prost's wire primitives, so that a payload is encoded straight into its
+//! frame, without a buffer of its own, and decoded without a copy in between.
 
 mod request;
 mod status;

@@ -188,8 +188,8 @@ impl<'a> Limits<'a> {
         Some(AdmittedLoad { load, is_reserved })
     }
 
-    /// Admits a load, waiting while others are released; `None` after `stall_timeout` without that. Time during which the
-    /// client does not read what it is sent does not count against handlers.
+    /// Admits a load, waiting while others are released; `None` after `stall_timeout` without that. The time
+    /// starts anew while the client does not read what it is sent.
     pub(in crate::server) async fn acquire(&self, load: Load) -> Option<AdmittedLoad> {
         let _held_up = self.connection.stall(ReceiverWait::Admission);
         let is_paused = self.connection.queue.is_stuck();

@@ -4,21 +4,24 @@
 //! it. There are two ways to take it out:
 //!
 //! ```text
-//!            ┌─ the handler replies: the last frame enters the queue in the same step ─┐
+//!            ┌─ the handler returns: the last frame enters the queue in the same step ─┐
 //!     open ──┤                                                                         ├─► over
-//!            └─ anything else: the entry goes, and a status follows with capacity ──────┘
+//!            └─ anything else: the entry goes, and a status may follow ────────────────┘
 //! ```
 //!
-//! | who | ends a call |
-//! |---|---|
-//! | its handler | with its reply or its status |
-//! | its task | when its deadline has passed, when its handler has panicked |
-//! | the receiver | when the client breaks the protocol, sends an oversized frame, or fills an inbox that nobody empties |
-//! | the connection's end | all that are left |
+//! | who | ends a call | and sends |
+//! |---|---|---|
+//! | its handler | when it returns | its reply or its status |
+//! | its task | when its handler has panicked | a status |
+//! | its task | when its deadline has passed | a status, unless `answer_late_calls` is off |
+//! | the receiver | when the client breaks the protocol, or sends an oversized frame | a status |
+//! | the receiver | when an inbox is full and nobody empties it | a status |
+//! | the receiver | when the client cancels it ([`control`](crate::server::control)) | nothing |
+//! | the connection's end | all that are left | nothing |
 //!
-//! A reply that waits for capacity leaves its call open: the deadline may still pass. Nothing is sent on
-//! a stream after its entry has gone, but the last frame of the task that took it. By [`CallEnd`]
-//! all holders of a part of the call learn that it is over.
+//! A reply that waits for capacity leaves its call open: the deadline may still pass. After the entry has gone, the
+//! task that took it sends at most that status on the stream. By [`CallEnd`] all holders of a part of the call learn
+//! that it is over.
 
 use std::sync::Arc;
 

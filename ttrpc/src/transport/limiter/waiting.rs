@@ -2,7 +2,7 @@
 //!
 //! A waiter enters the queue when it is first polled. A release admits the first ones that fit, which find that out when they
 //! are polled; one that gives up leaves the queue, or returns what it was granted. Watchers wait until little is in use,
-//! and hold up nobody.
+//! and block no waiter.
 
 use std::{
     collections::BTreeMap,
@@ -154,7 +154,7 @@ impl Limiter {
     }
 
     /// Waits like [`Limiter::acquire`] while loads are released. `None` when none has been for `stall_timeout`, and at once
-    /// from then on until one is; and when the limiter is closed. Time during which `is_paused` holds does not count.
+    /// from then on until one is; and when the limiter is closed. The time starts anew while `is_paused` holds.
     pub(crate) async fn acquire_while_moving(
         &self,
         load: Load,
