@@ -19,7 +19,9 @@
 //! | DEADLINE_EXCEEDED | the deadline passed, in whatever phase the call was |
 //! | UNAVAILABLE | the connection is gone; the source is a [`ConnectionError`] |
 //! | RESOURCE_EXHAUSTED | the request (nothing was sent) or the reply is longer than a frame; the stream's consumer stalled; or too many calls are in flight and none ends |
-//! | INTERNAL | the server's answer is not what the protocol or the method's types allow |
+//! | CANCELLED | [`StreamSender::give_up`] ended the call; or, from [`StreamSender::send`], the server has ended it |
+//! | INTERNAL | the server's answer breaks the protocol or the method's types; an interceptor or a message's type panicked |
+//! | FAILED_PRECONDITION | the process was forked after the client had connected, see [Fork](#fork) |
 //!
 //! # Order
 //!
@@ -32,9 +34,10 @@
 //!
 //! # Runtime
 //!
-//! A client's connection has two tasks, on the tokio runtime in which the client was made; I/O and time
-//! have to be enabled there. When this runtime ends, so does the connection. Calls may be awaited
-//! anywhere, and those with a timeout in any tokio runtime with time: elsewhere these panic.
+//! A client's connection has two tasks, on the tokio runtime in which the client was made; I/O and time have to be
+//! enabled there. [`keepalive`](ConnectOptions::keepalive), [`cancel_at_server`](ConnectOptions::cancel_at_server)
+//! and [`reconnect`](ConnectOptions::reconnect) add a task each. When this runtime ends, so does the connection.
+//! Calls may be awaited anywhere, and those with a timeout in any tokio runtime with time: elsewhere these panic.
 //!
 //! # Fork
 //!
@@ -149,8 +152,8 @@ use crate::{
 /// # Ok(()) }
 /// ```
 ///
-/// Clones are cheap. The connection lives until the last clone and the last call are gone; it has two tasks,
-/// which end with it. When it is lost, [`Client::closed`] says why; a client made with
+/// Clones are cheap. The connection lives until the last clone and the last call are gone; its tasks
+/// end with it. When it is lost, [`Client::closed`] says why; a client made with
 /// [`ConnectOptions::reconnect`] has one connection after another.
 #[derive(Clone)]
 pub struct Client {

@@ -1,6 +1,6 @@
-//! What has arrived on a connection, and when: for those who end a connection on which nothing does.
+//! Notes when bytes arrive on a connection, for a client's keepalive and a server's `max_idle`.
 //!
-//! Only they wrap the half that is read, so that nobody else pays for it.
+//! A connection with neither does not wrap its reader, and pays nothing.
 
 use std::{
     io,

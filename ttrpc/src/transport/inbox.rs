@@ -4,8 +4,8 @@
 //! only while the consumer takes messages ([`Inbox::wait_for_capacity`], and see [`stall`](super::stall)).
 //!
 //! A consumer takes a run of small messages at once, as a [`Batch`], for which it needs the lock once. From then on
-//! they no longer count against the inbox's limits. A server's `inbox_bytes` and `inbox_bytes_per_connection` count each
-//! until it is decoded. Each message that the consumer uses is progress.
+//! they no longer count against the inbox's limits; a server's `inbox_bytes` and `inbox_bytes_per_connection` count
+//! each until it is decoded. Each message that the consumer uses is progress.
 
 use std::{
     mem,

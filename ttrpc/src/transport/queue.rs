@@ -4,11 +4,12 @@
 //! A push never waits. It fails while the queue is full; a producer then waits for capacity ([`Queue::reserve`]) and
 //! pushes with that. A push changes the table of streams in the same step: a Request takes its
 //! stream id and its entry as it enters the queue, so ids rise in the order in which Requests enter
-//! the socket, as servers demand; a last frame takes the entry out, and is not pushed if the entry has
-//! gone before. Capacity is taken until the frame has been written to the socket, so the limits bound
-//! everything that is encoded and not yet sent, the sender's own batch included.
+//! the socket, as servers demand; a handler's last frame takes the entry out, and is not pushed if the entry
+//! has gone before. A status for a call that was refused or taken out has no entry and needs none. Capacity is
+//! taken until the chunk with the frame has been written to the socket, so the limits bound everything that is
+//! encoded and not yet sent, the sender's own batch included.
 //!
-//! Frames longer than [`LONG_FRAME_LEN`] have a capacity and a queue of their own. A frame cannot be stopped once
+//! Frames longer than [`LONG_FRAME_LEN`] have a capacity and waiters of their own. A frame cannot be stopped once
 //! it is being written, but those that wait for capacity block no shorter one: it waits for the long frames
 //! that have been pushed, as many as take the queue's bytes, and for none that comes later.
 

@@ -1,6 +1,7 @@
 //! The waits inside of a connection, for what and since when: for snapshots and traces.
 //!
-//! Only a call that has to wait is registered, so that one which never waits pays nothing.
+//! Registered are a receiver while it is blocked, and a call while it waits for a connection, a permit or capacity. A
+//! call that never does pays nothing.
 
 use std::{fmt, time::Duration};
 

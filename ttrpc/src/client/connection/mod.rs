@@ -1,8 +1,9 @@
 //! A client's connection: what its callers, its sender and its receiver share.
 //!
 //! Callers come in through [`ConnectionTasks`], which own the two tasks, and put Requests and messages into
-//! [`ClientConnection::queue`]; the receiver ([`receiver`]) brings what arrives to the calls in its table ([`calls`]). This
-//! module knows nothing of a call before its Request is queued.
+//! [`ClientConnection::queue`]; the receiver ([`receiver`]) brings what arrives to the calls in its table
+//! ([`calls`]). Of a call whose Request is not queued there are only its [`record`], its permit, and what it waits
+//! for.
 
 pub(super) mod calls;
 pub(super) mod observe;

@@ -1,6 +1,6 @@
 //! Reports a client's calls to `tracing`, to observers and to interceptors.
 //!
-//! A call that is observed has a [`CallRecord`]; any other has none, and costs a branch.
+//! A call that is observed, traced or intercepted has a [`CallRecord`]; any other has none, and costs a branch.
 
 use std::{mem, sync::Arc};
 

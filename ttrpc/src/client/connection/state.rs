@@ -9,8 +9,9 @@
 //! Who may make which of these changes: see [`calls`](super::calls). The first end of the replies counts: what came in
 //! time may be taken later, whatever happens to the requests meanwhile.
 //!
-//! Messages may be sent until the call has ended. When the sender of a stream of requests goes before, the server is notified,
-//! and so it is after a failure that the server does not know, since its handler would wait for ever.
+//! Messages may be sent until the call has ended. When the sender of a stream of requests is dropped before that, the
+//! server receives a close. It also does after a failure of this side that it does not know: its handler would wait for
+//! ever.
 
 use bytes::Bytes;
 

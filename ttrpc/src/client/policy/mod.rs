@@ -1,7 +1,7 @@
 //! What a client does to its calls beyond making them: interceptors, retries, and defaults by method.
 //!
-//! A client without any of it has no [`Policies`], and its calls pay a branch. Else a call asks for what its method has when it
-//! starts. Only one that has something to run around it leaves the direct way.
+//! A client without any of it has no [`Policies`], and its calls pay a branch. Otherwise a call looks up its method's
+//! defaults when it starts. Only calls with a [`Retry`] or an interceptor leave the fast path.
 
 mod budget;
 mod defaults;

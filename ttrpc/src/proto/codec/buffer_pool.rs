@@ -4,7 +4,8 @@
 //! which is slow for those of some ten KiB and more: glibc returns what is freed at the end of its heap to the system, and
 //! each page is faulted in again. One pool serves all threads, since a frame is often made by one thread and freed by another.
 //!
-//! The pool is bounded, and buffers longer than [`READ_LEN`] leave it when none of them was used for a second.
+//! The pool is bounded. Buffers longer than [`READ_LEN`] leave it when one of any length is returned after a second in
+//! which no long one was used. So a process that goes idle keeps what the pool holds.
 
 use std::{
     mem,
@@ -27,7 +28,7 @@ const MAX_BYTES: usize = 17 << 19;
 /// Shortest capacity that is worth pooling.
 pub(crate) const MIN_CAPACITY: usize = 1 << 10;
 
-/// How long the pool holds unused buffers that are longer than [`READ_LEN`].
+/// Time without use after which the next buffer that is returned evicts those longer than [`READ_LEN`].
 const LONG_IDLE_TIME: Duration = Duration::from_secs(1);
 
 static POOL: Mutex<Pool> = Mutex::new(Pool::new());

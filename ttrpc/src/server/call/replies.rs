@@ -11,12 +11,12 @@
 //! which it has returned the permit. So there wait no more replies than the limit allows, and one for each thread that
 //! polls a handler.
 //!
-//! Streams of a client that reads may always have messages that wait, as many as the limit allows. So one handler after
-//! the other, new or not, goes on beside the limit whenever all that waited before it has capacity.
+//! Streams of a client that reads may fill the limit at all times. So the handler that holds the permit starts or
+//! resumes, whatever the limit says, as soon as all frames that waited for the queue before it have capacity.
 //!
-//! It is the client who holds such handlers up, and they may hold what others need. So they wait
-//! only as long as the client reads. When it has read nothing for a whole [`stall_timeout`] they go
-//! on, and replies that exceed the limit are dropped, until it allows some.
+//! The client blocks such handlers, and they may hold what others need. So they wait only while the client reads.
+//! When it has read nothing for a whole [`stall_timeout`], those that have begun resume, and replies that exceed
+//! the limit are dropped, until it allows some.
 //!
 //! [`reply_bytes_per_connection`]: field@crate::ServerConfig::reply_bytes_per_connection
 //! [`reply_bytes`]: field@crate::ServerConfig::reply_bytes
@@ -123,7 +123,7 @@ pub(in crate::server) fn may_resume(call: &Call) -> bool {
 }
 
 /// Waits until a handler may be polled: for the first time, or again, while the client reads. It returns in the step
-/// that polls the handler, without the permit: a handler that blocks its thread holds up no other.
+/// that polls the handler, without the permit: a handler that blocks its thread blocks no other.
 ///
 /// Endless streams may hold more than the limit at any time, and handlers that have not begun have no other way: calls
 /// that were spawned earlier have filled the queue since these were admitted.

@@ -8,7 +8,8 @@
 //! A connection that holds nothing always gets something: its only short call and its only message
 //! pass the server's limit where others have filled it. So a few clients that hold everything shut
 //! nobody out, and a limit of the server may be exceeded by one such call and one such message per
-//! connection. Such calls are counted apart: else they would keep those out who wait in the queue.
+//! connection. Such calls are counted apart: otherwise they would take the capacity for which other calls
+//! wait.
 
 use std::sync::{Arc, OnceLock};
 
@@ -44,8 +45,8 @@ pub(in crate::server) struct RareLimits {
     pub(super) inboxes: Limiter,
     /// Counts the bytes of replies that wait for capacity in the queue.
     pub(in crate::server) replies: Limiter,
-    /// The handler that goes on next beside that limit, or begins next after it has found the queue full, has the one
-    /// permit.
+    /// The one permit of the handler that resumes next whatever that limit says, or starts next after it has found the
+    /// queue full.
     pub(super) permit: Limiter,
     pub(in crate::server) patience: StallBudget,
 }

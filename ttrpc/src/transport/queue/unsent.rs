@@ -1,11 +1,12 @@
 //! Which Requests had not begun to be written when their connection ended.
 //!
-//! Only such a call may be made again on another connection: the peer cannot have seen it. Requests are written in the
-//! order of their stream ids, so one number says which they are: the first of them. While the sender writes, its whole batch
-//! counts as begun. Where it waits for a writer that takes no more, the rest of its batch does not; once the queue is closed,
-//! a sender that goes on drops that rest instead of writing it. Nor does the rest where a socket has failed: it has taken
-//! nothing of the write that failed. Any other stream, TLS say, may have passed on what it was offered before it failed, so
-//! all of the batch counts as begun then.
+//! Only such a call may be made again on another connection: the peer cannot have seen it. Requests are written in
+//! the order of their stream ids, so one number says which they are: the first of them. While the sender writes, its
+//! whole batch counts as begun. While it waits for a writer that takes no more, the rest of its batch counts as
+//! unsent; once the queue is closed, a sender that goes on drops that rest instead of writing it. After a socket's
+//! failed write, too, the rest counts as unsent: a socket that fails has taken nothing of that write. Any other
+//! stream, such as TLS, may have passed on what it was offered before it failed, so all of the batch counts as begun
+//! then.
 //!
 //! Only a queue of which that is asked ([`Queue::keep_unsent`], [`Queue::follow_requests`]) notes anything.
 

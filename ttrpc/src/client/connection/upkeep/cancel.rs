@@ -1,10 +1,12 @@
-//! Tells the server of calls that were given up after their Request had begun to be written.
+//! Cancels calls at the server: those that were given up, or failed by their deadline or a limit of this side, after
+//! their Request had begun to be written.
 //!
 //! One call of `ttrpc.control.v1.Control/Cancel` is under way at a time, with all ids that were noted until it was made;
 //! further ones wait for its answer. A server that does not know the service is asked once.
 //!
-//! A stream of requests that was given up has no end that the handler could take for a good one, unless the server turns out
-//! not to be told: then its handler would wait for ever.
+//! A stream of requests that was given up is not closed, so that the handler does not take it for complete. If the
+//! server refuses `Cancel`, or too many calls are noted already, the close is sent after all: the handler would wait
+//! for ever.
 
 use std::{mem, sync::Arc};
 

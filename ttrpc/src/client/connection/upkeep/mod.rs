@@ -1,7 +1,8 @@
-//! What a connection does beside the program's calls, for programs that ask for it: it notices a peer that has died
-//! ([`keepalive`]), and tells the server of calls that were given up ([`cancel`]).
+//! Optional tasks of a connection: one notices a peer that has died ([`keepalive`]), the other asks the server to
+//! cancel calls that have ended on this side ([`cancel`]).
 //!
-//! Each is a task that ends with the connection, and makes calls of its own ([`own_call`]). Nobody else has any of it.
+//! Each ends with the connection, and makes calls of its own ([`own_call`]). A client without these options spawns no
+//! such task.
 
 pub(super) mod cancel;
 mod keepalive;
