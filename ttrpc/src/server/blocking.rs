@@ -52,7 +52,7 @@ use tokio::{
 };
 
 use crate::server::{
-    blocking_places::{Place, Stalled},
+    blocking_places::{Stalled, UnusedPermit},
     call::{replies::may_resume, state::Call},
 };
 use crate::{
@@ -94,7 +94,7 @@ where
     })
 }
 
-/// The right to run a handler. Dropped, it goes to another call.
+/// The permit of a handler that runs. Dropped, it goes to another call.
 struct BlockingPermit(Arc<Call>);
 
 impl Drop for BlockingPermit {
@@ -107,27 +107,28 @@ impl Drop for BlockingPermit {
 /// Waits for a permit. One that comes while the handler would have to wait before it is polled again, see [`replies`](super::call::replies), is
 /// left to others: the call asks again when it is polled. It leaves only one, so that it begins at last.
 async fn acquire(call: &Arc<Call>) -> Result<BlockingPermit, Status> {
-    let mut granted = place(call).await?;
+    let mut granted = acquire_unused(call).await?;
     if !may_resume(call) {
         drop(granted);
         // Its task polls it when it has a permit to go on.
         yield_now().await;
-        granted = place(call).await?;
+        granted = acquire_unused(call).await?;
     }
     granted.forget();
     Ok(BlockingPermit(call.clone()))
 }
 
-async fn place(call: &Call) -> Result<Place<'_>, Status> {
+/// Waits for a permit, registered as a call that waits.
+async fn acquire_unused(call: &Call) -> Result<UnusedPermit<'_>, Status> {
     let connection = &call.connection;
-    let places = &connection.server.blocking_calls;
-    if let Some(place) = places.try_take(connection.id) {
-        return Ok(place);
+    let permits = &connection.server.blocking_calls;
+    if let Some(permit) = permits.try_take(connection.id) {
+        return Ok(permit);
     }
     let _wait = call.end.wait();
     let _waiting = connection.registry.enter(call.info(), CallWait::Admission);
     let stall_timeout = connection.server.config.stall_timeout;
-    places.take(connection.id, stall_timeout).await.map_err(|Stalled| {
+    permits.take(connection.id, stall_timeout).await.map_err(|Stalled| {
         call.end.set_failure_cause(EndCause::Limit);
         Status::resource_exhausted(
             "too many blocking handlers run on this server and none ends (max_blocking_calls)",

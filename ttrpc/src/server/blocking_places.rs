@@ -1,7 +1,7 @@
-//! Who may run a blocking handler: a bounded number of threads, shared fairly by connections.
+//! Permits to run a blocking handler: a bounded number, shared fairly by connections.
 //!
-//! A connection that runs none comes first, in the order in which they came; those that run some follow, each connection in
-//! its turn. A part of the places is for connections that run none, so that one client whose handlers never end does not
+//! Connections that run no handler come first, in order of arrival. Those that run some follow in rotation, one call
+//! each. A part of the permits is for connections that run none, so that one client whose handlers never end does not
 //! shut the others out. A wait without progress is refused, see [`stall`](crate::transport::stall).
 
 use std::{
@@ -17,26 +17,26 @@ use crate::{
     transport::{lock, stall::stalled, wait_until},
 };
 
-/// One place in so many is for connections that run no handler.
+/// One permit in so many is for connections that run no handler.
 const RESERVED_PART: usize = 4;
 
-/// The places of a server's blocking handlers.
+/// The permits of a server's blocking handlers.
 #[derive(Debug)]
-pub(super) struct Places {
+pub(super) struct BlockingPermits {
     max: usize,
-    /// Those that may be taken by connections beyond their first.
+    /// Those that connections may take beyond their first.
     max_further: usize,
     state: Mutex<State>,
-    /// Notified when nobody has a place any more.
+    /// Notified when no permit is taken any more.
     emptied: Notify,
 }
 
 #[derive(Debug, Default)]
 struct State {
     taken: usize,
-    /// Connections that have or await a place, by their ids.
+    /// Connections that have or await a permit, by their ids.
     connections: HashMap<u64, Connection>,
-    /// Connections of which a call waits, in the order in which they get a place. Those that run none come first.
+    /// Connections of which a call waits, in the order in which they get a permit. Those that run none come first.
     queue: BTreeMap<Position, u64>,
     next_ticket: u64,
     /// Connections that run a handler.
@@ -45,10 +45,10 @@ struct State {
     further: Progress,
 }
 
-/// What those who wait have to know of others.
+/// The progress of handlers, as far as waiters depend on it.
 #[derive(Debug, Default)]
 struct Progress {
-    /// Handlers that have ended and whose place they might have got.
+    /// Handlers that have ended and whose permits the waiters might have got.
     ends: u64,
     /// A wait was without progress, and there has been none since.
     is_stalled: bool,
@@ -61,7 +61,7 @@ impl Progress {
     }
 }
 
-/// A place in the queue: whether the connection runs a handler, and a ticket.
+/// A position in the queue: whether the connection runs a handler, and a ticket.
 type Position = (bool, u64);
 
 #[derive(Debug, Default)]
@@ -71,37 +71,37 @@ struct Connection {
     position: Option<Position>,
 }
 
-/// No place has become free in time.
+/// No permit has become free in time.
 #[derive(Debug, PartialEq)]
 pub(super) struct Stalled;
 
-/// The right to run a handler. Dropped, it goes to another call.
+/// A permit that no handler uses yet. Dropped, it goes to another call.
 #[derive(Debug)]
-pub(super) struct Place<'a> {
-    places: &'a Places,
+pub(super) struct UnusedPermit<'a> {
+    permits: &'a BlockingPermits,
     connection: u64,
 }
 
-impl Place<'_> {
+impl UnusedPermit<'_> {
     /// Leaves it to the caller to release it.
     pub(super) fn forget(self) {
         std::mem::forget(self);
     }
 }
 
-impl Drop for Place<'_> {
-    /// It was not used. That is no progress for those who wait as long as others end.
+impl Drop for UnusedPermit<'_> {
+    /// A permit that was not used is no progress for waiters.
     fn drop(&mut self) {
-        self.places.leave(self.connection, false);
+        self.permits.leave(self.connection, false);
     }
 }
 
-impl Places {
+impl BlockingPermits {
     pub(super) fn new(max: usize) -> Self {
         let max = max.max(1);
         // With its first, a connection has no more than what is not reserved.
         let max_further = max - max / RESERVED_PART - 1;
-        Places { max, max_further, state: Mutex::default(), emptied: Notify::new() }
+        BlockingPermits { max, max_further, state: Mutex::default(), emptied: Notify::new() }
     }
 
     /// Waits until no handler runs.
@@ -109,34 +109,34 @@ impl Places {
         wait_until(&self.emptied, &|| lock(&self.state).taken == 0).await;
     }
 
-    /// A place for a call of this connection, if one is free and nobody waits for it.
-    pub(super) fn try_take(&self, connection: u64) -> Option<Place<'_>> {
+    /// Returns a permit for a call of this connection, if one is free and no other call waits for it.
+    pub(super) fn try_take(&self, connection: u64) -> Option<UnusedPermit<'_>> {
         let mut state = lock(&self.state);
         let is_first = state.running_of(connection) == 0;
         let is_next = match state.queue.first_key_value() {
             None => true,
-            // Those that run some come behind one that runs none.
+            // Those that run some come after one that runs none.
             Some((&(runs_some, _), _)) => is_first && runs_some,
         };
         (is_next && self.is_free(&state, is_first)).then(|| {
             state.take(connection);
-            Place { places: self, connection }
+            UnusedPermit { permits: self, connection }
         })
     }
 
-    /// Waits for a place as long as others end.
+    /// Waits for a permit while other handlers end.
     ///
     /// # Errors
     /// If no handler has ended for `stall_timeout`, and at once from then on until one does.
     ///
-    /// Cancel safe: dropped, it leaves the queue and the place that it had been granted.
+    /// Cancel safe: dropped, it leaves the queue, or returns the permit that it had been granted.
     pub(super) async fn take(
         &self,
         connection: u64,
         stall_timeout: Duration,
-    ) -> Result<Place<'_>, Stalled> {
-        if let Some(place) = self.try_take(connection) {
-            return Ok(place);
+    ) -> Result<UnusedPermit<'_>, Stalled> {
+        if let Some(permit) = self.try_take(connection) {
+            return Ok(permit);
         }
         let mut waiter = Waiter::new(self, connection).ok_or(Stalled)?;
         let ends = || {
@@ -146,7 +146,7 @@ impl Places {
         loop {
             tokio::select! {
                 biased;
-                _ = &mut waiter.granted => return Ok(waiter.into_place()),
+                _ = &mut waiter.granted => return Ok(waiter.into_permit()),
                 seen = stalled(stall_timeout, &ends, &|| false) => {
                     let mut state = lock(&self.state);
                     let progress = state.progress(connection);
@@ -174,7 +174,7 @@ impl Places {
             }
         }
         state.taken -= 1;
-        let entry = state.connections.get_mut(&connection).expect("it has a place");
+        let entry = state.connections.get_mut(&connection).expect("it has a permit");
         entry.running -= 1;
         if entry.running == 0 {
             state.running -= 1;
@@ -183,7 +183,7 @@ impl Places {
         let granted = self.grant(&mut state);
         let is_empty = state.taken == 0;
         drop(state);
-        tell(granted);
+        wake_granted(granted);
         if is_empty {
             notify_waiters(&self.emptied);
         }
@@ -193,7 +193,7 @@ impl Places {
         state.taken < self.max && (is_first || state.further() < self.max_further)
     }
 
-    /// Grants what is free to those whose turn it is, who are to be woken.
+    /// Grants what is free to the first waiters. Returns them, to be woken.
     fn grant(&self, state: &mut State) -> Vec<oneshot::Sender<()>> {
         let mut granted = Vec::new();
         while let Some((&(runs_some, _), &connection)) = state.queue.first_key_value()
@@ -213,7 +213,7 @@ impl State {
         self.connections.get(&connection).map_or(0, |connection| connection.running)
     }
 
-    /// Places that connections have beyond their first.
+    /// Permits that connections have beyond their first.
     fn further(&self) -> usize {
         self.taken - self.running
     }
@@ -232,15 +232,15 @@ impl State {
         self.list(connection, true);
     }
 
-    /// Puts a connection where it belongs in the queue: at its end if it has got a place, or has just come.
-    fn list(&mut self, connection: u64, has_got_place: bool) {
+    /// Puts a connection where it belongs in the queue: at its end if it has got a permit, or has just come.
+    fn list(&mut self, connection: u64, has_got_permit: bool) {
         let Some(entry) = self.connections.get_mut(&connection) else { return };
         let before = entry.position.take();
         if let Some(position) = before {
             self.queue.remove(&position);
         }
         if !entry.waiting.is_empty() {
-            let ticket = before.filter(|_| !has_got_place).map(|(_, ticket)| ticket);
+            let ticket = before.filter(|_| !has_got_permit).map(|(_, ticket)| ticket);
             let position = (entry.running > 0, ticket.unwrap_or(self.next_ticket));
             self.next_ticket += 1;
             entry.position = Some(position);
@@ -253,18 +253,18 @@ impl State {
 
 /// A call that waits. Dropped, it leaves the queue.
 struct Waiter<'a> {
-    places: &'a Places,
+    permits: &'a BlockingPermits,
     connection: u64,
     ticket: u64,
     granted: oneshot::Receiver<()>,
-    /// What it was granted belongs to its [`Place`].
+    /// What it was granted belongs to its [`UnusedPermit`].
     is_used: bool,
 }
 
 impl<'a> Waiter<'a> {
-    /// `None` if waits are in vain.
-    fn new(places: &'a Places, connection: u64) -> Option<Self> {
-        let mut state = lock(&places.state);
+    /// `None` if waits are without progress.
+    fn new(permits: &'a BlockingPermits, connection: u64) -> Option<Self> {
+        let mut state = lock(&permits.state);
         if state.progress(connection).is_stalled {
             return None;
         }
@@ -276,17 +276,17 @@ impl<'a> Waiter<'a> {
         if entry.position.is_none() {
             state.list(connection, false);
         }
-        // A place may have become free since it was looked for.
-        let granted_now = places.grant(&mut state);
+        // A permit may have become free since the last look.
+        let granted_now = permits.grant(&mut state);
         drop(state);
-        tell(granted_now);
-        Some(Waiter { places, connection, ticket, granted, is_used: false })
+        wake_granted(granted_now);
+        Some(Waiter { permits, connection, ticket, granted, is_used: false })
     }
 
-    /// The place that was granted.
-    fn into_place(mut self) -> Place<'a> {
+    /// Returns the permit that was granted.
+    fn into_permit(mut self) -> UnusedPermit<'a> {
         self.is_used = true;
-        Place { places: self.places, connection: self.connection }
+        UnusedPermit { permits: self.permits, connection: self.connection }
     }
 }
 
@@ -295,20 +295,20 @@ impl Drop for Waiter<'_> {
         if self.is_used {
             return;
         }
-        let mut state = lock(&self.places.state);
+        let mut state = lock(&self.permits.state);
         let entry = state.connections.get_mut(&self.connection);
         if entry.is_some_and(|entry| entry.waiting.remove(&self.ticket).is_some()) {
             state.list(self.connection, false);
         } else {
-            // It was granted a place that it does not use.
+            // It was granted a permit that it does not use.
             drop(state);
-            self.places.leave(self.connection, false);
+            self.permits.leave(self.connection, false);
         }
     }
 }
 
-/// Tells waiters of the places that were granted to them, without the lock: their wakers are the program's.
-fn tell(granted: Vec<oneshot::Sender<()>>) {
+/// Wakes waiters that were granted a permit, without the lock: their wakers are the program's.
+fn wake_granted(granted: Vec<oneshot::Sender<()>>) {
     for waiter in granted {
         // One that goes at this moment finds that it was granted.
         let _ = contain(|| waiter.send(()));
@@ -333,103 +333,103 @@ mod tests {
         poll_fn(|cx| Poll::Ready(future.as_mut().poll(cx).is_ready())).await
     }
 
-    fn run(places: &Places, connection: u64) -> bool {
-        places.try_take(connection).map(Place::forget).is_some()
+    fn run(permits: &BlockingPermits, connection: u64) -> bool {
+        permits.try_take(connection).map(UnusedPermit::forget).is_some()
     }
 
     #[tokio::test(start_paused = true)]
     async fn no_more_run_than_may_however_many_connections_there_are() {
-        let places = Places::new(8);
-        let running = (1..=700).filter(|connection| run(&places, *connection)).count();
+        let permits = BlockingPermits::new(8);
+        let running = (1..=700).filter(|connection| run(&permits, *connection)).count();
         assert_eq!(running, 8);
-        let refused = timeout(2 * SECOND, places.take(701, SECOND)).await;
+        let refused = timeout(2 * SECOND, permits.take(701, SECOND)).await;
         assert_eq!(refused.expect("it is refused in time").err(), Some(Stalled));
-        assert_eq!(places.take(702, SECOND).await.err(), Some(Stalled), "at once");
-        places.release(1);
-        places.take(703, SECOND).await.expect("a place is free").forget();
-        assert_eq!(lock(&places.state).taken, 8);
+        assert_eq!(permits.take(702, SECOND).await.err(), Some(Stalled), "at once");
+        permits.release(1);
+        permits.take(703, SECOND).await.expect("a permit is free").forget();
+        assert_eq!(lock(&permits.state).taken, 8);
     }
 
     #[tokio::test(start_paused = true)]
-    async fn one_connection_leaves_a_part_of_the_places_to_others() {
-        let places = Places::new(8);
-        assert_eq!((0..8).filter(|_| run(&places, 1)).count(), 6);
-        assert!(run(&places, 2) && !run(&places, 2) && run(&places, 3) && !run(&places, 4));
-        assert_eq!(places.take(1, SECOND).await.err(), Some(Stalled));
+    async fn one_connection_leaves_a_part_of_the_permits_to_others() {
+        let permits = BlockingPermits::new(8);
+        assert_eq!((0..8).filter(|_| run(&permits, 1)).count(), 6);
+        assert!(run(&permits, 2) && !run(&permits, 2) && run(&permits, 3) && !run(&permits, 4));
+        assert_eq!(permits.take(1, SECOND).await.err(), Some(Stalled));
         // Others that come and go are no progress for it.
-        places.release(2);
-        assert!(run(&places, 2));
-        assert_eq!(places.take(1, SECOND).await.err(), Some(Stalled), "at once");
+        permits.release(2);
+        assert!(run(&permits, 2));
+        assert_eq!(permits.take(1, SECOND).await.err(), Some(Stalled), "at once");
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_connection_that_runs_none_comes_first_and_others_take_turns() {
-        let places = Places::new(2);
-        assert!(run(&places, 1) && run(&places, 1));
-        let mut further = [pin!(places.take(1, 9 * SECOND)), pin!(places.take(1, 9 * SECOND))];
-        let mut first = pin!(places.take(2, 9 * SECOND));
-        let mut second = pin!(places.take(2, 9 * SECOND));
+    async fn a_connection_that_runs_none_comes_first_and_others_follow_in_rotation() {
+        let permits = BlockingPermits::new(2);
+        assert!(run(&permits, 1) && run(&permits, 1));
+        let mut further = [pin!(permits.take(1, 9 * SECOND)), pin!(permits.take(1, 9 * SECOND))];
+        let mut first = pin!(permits.take(2, 9 * SECOND));
+        let mut second = pin!(permits.take(2, 9 * SECOND));
         for waiting in &mut further {
             assert!(!is_ready(waiting).await);
         }
         assert!(!is_ready(&mut first).await && !is_ready(&mut second).await);
-        assert!(!run(&places, 1), "others wait");
-        places.release(1);
+        assert!(!run(&permits, 1), "others wait");
+        permits.release(1);
         first.await.expect("it runs none, and comes first").forget();
         assert!(!is_ready(&mut further[0]).await && !is_ready(&mut second).await);
-        places.release(1);
+        permits.release(1);
         // Now it is the other connection that runs none.
         let [first_further, mut second_further] = further;
         first_further.await.expect("it comes first").forget();
-        places.release(1);
+        permits.release(1);
         second_further.as_mut().await.expect("its connection runs none again").forget();
         assert!(!is_ready(&mut second).await);
-        places.release(2);
+        permits.release(2);
         second.await.expect("nobody else waits").forget();
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_waiter_that_goes_leaves_its_place_to_the_next() {
-        let places = Places::new(1);
-        assert!(run(&places, 1));
+    async fn a_waiter_that_goes_leaves_its_permit_to_the_next() {
+        let permits = BlockingPermits::new(1);
+        assert!(run(&permits, 1));
         {
-            let mut gone = pin!(places.take(2, 9 * SECOND));
+            let mut gone = pin!(permits.take(2, 9 * SECOND));
             assert!(!is_ready(&mut gone).await);
         }
-        let mut next = Box::pin(places.take(3, 9 * SECOND));
-        let mut last = pin!(places.take(4, 9 * SECOND));
+        let mut next = Box::pin(permits.take(3, 9 * SECOND));
+        let mut last = pin!(permits.take(4, 9 * SECOND));
         assert!(!is_ready(&mut next.as_mut()).await && !is_ready(&mut last).await);
-        places.release(1);
-        // It was granted the place and does not use it.
+        permits.release(1);
+        // It was granted the permit and does not use it.
         drop(next);
         drop(last.await.expect("it comes next"));
-        let state = lock(&places.state);
+        let state = lock(&permits.state);
         assert!(state.connections.is_empty() && state.queue.is_empty());
         assert_eq!((state.taken, state.running), (0, 0));
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_call_waits_as_long_as_others_end() {
-        let places = Places::new(1);
-        assert!(run(&places, 1));
-        let mut waits = pin!(places.take(2, SECOND));
+    async fn a_call_waits_while_others_end() {
+        let permits = BlockingPermits::new(1);
+        assert!(run(&permits, 1));
+        let mut waits = pin!(permits.take(2, SECOND));
         for _ in 0..5 {
             assert!(!is_ready(&mut waits).await);
             advance(SECOND / 2).await;
             // Another one ends and begins.
-            lock(&places.state).first.note_end();
+            lock(&permits.state).first.note_end();
         }
         assert_eq!(waits.await.err(), Some(Stalled));
     }
 
     #[tokio::test(start_paused = true)]
-    async fn places_are_empty_when_no_handler_runs() {
-        let places = Places::new(1);
-        places.emptied().await;
-        assert!(run(&places, 1));
-        let mut emptied = pin!(places.emptied());
+    async fn no_permit_is_taken_when_no_handler_runs() {
+        let permits = BlockingPermits::new(1);
+        permits.emptied().await;
+        assert!(run(&permits, 1));
+        let mut emptied = pin!(permits.emptied());
         assert!(!is_ready(&mut emptied).await);
-        places.release(1);
+        permits.release(1);
         emptied.await;
     }
 }

@@ -11,7 +11,7 @@ use tokio::{
 use crate::server::{
     ConnectionHook, Fallback, Hook, Interceptor, Limiter, Listener, Load, Oversubscribe,
     PeerPolicy, Server, ServerHandle, ServerOwner, Service, Services, Shared,
-    accept::unserved::Unserved, blocking_places::Places,
+    accept::unserved::Unserved, blocking_places::BlockingPermits,
 };
 use crate::{
     Connection, Error, ServerConfig,
@@ -185,7 +185,7 @@ impl ServerBuilder {
             reserved_calls: limiter(Load { count: usize::MAX, cost: usize::MAX }),
             inboxes: limiter(Load::one(config.inbox_bytes)),
             replies: limiter(Load::one(config.reply_bytes)),
-            blocking_calls: Places::new(config.max_blocking_calls),
+            blocking_calls: BlockingPermits::new(config.max_blocking_calls),
             services,
             policy: self.policy,
             observers: self.observers,

@@ -123,7 +123,7 @@ struct Shared {
     inboxes: Limiter,
     /// Counts bytes of replies that wait for capacity.
     replies: Limiter,
-    blocking_calls: blocking_places::Places,
+    blocking_calls: blocking_places::BlockingPermits,
     /// A permit for each connection that may be open, or at the hook. They are taken in the order in which they were
     /// asked for.
     connection_permits: Semaphore,
