@@ -51,8 +51,7 @@ macro_rules! config {
 config! {
     /// Limits of a client's connection.
     ///
-    /// A limit of 0 counts as 1. More than 2,097,152 calls or frames, 8,388,608 messages, or 128 GiB count as that
-    /// many.
+    /// A limit of 0 counts as 1.
     ///
     /// ```
     /// use ttrpc::ClientConfig;
@@ -100,8 +99,7 @@ config! {
 config! {
     /// Limits of a server: of each connection, and of all together.
     ///
-    /// A limit of 0 counts as 1. More than 2,097,152 calls or frames, 8,388,608 messages, or 128 GiB count as that
-    /// many.
+    /// A limit of 0 counts as 1, but for `max_metadata_pairs`, which may be 0.
     ///
     /// ```
     /// use ttrpc::ServerConfig;
