@@ -90,8 +90,9 @@ config! {
         /// Time without progress after which a limit refuses instead of waiting. Default 1 s, as in containerd's
         /// implementation.
         ///
-        /// Progress is a message that a consumer takes, or a call that ends. All stalled streams of a connection
-        /// together block it for at most twice this time.
+        /// Progress is a message that a consumer takes, or a call that ends. A connection has one budget for its waits
+        /// for the consumers of full streams: twice this time, refilled by the time that is not spent so. The page
+        /// `docs/operate/limits.md` has the details.
         stall_timeout: Duration = Duration::from_secs(1),
     }
 }
@@ -198,9 +199,11 @@ config! {
         /// Time without progress after which a limit refuses instead of waiting. Default 1 s, as in containerd's
         /// implementation.
         ///
-        /// Progress is a handler that ends or takes a message. All stalled streams of a connection together block it
-        /// for at most twice this time. Some of the time in which the handler of such a stream waits to send does not
-        /// count.
+        /// Progress is a handler that ends or takes a message. A connection has one budget for its waits for the
+        /// handlers of full streams: twice this time, refilled by the time that is not spent so. Some of the time in
+        /// which such a handler waits to send does not count. A wait for `inbox_bytes_per_connection` or `inbox_bytes`
+        /// is no part of the budget: each stream that fails at one of them may cost this time once more. The page
+        /// `docs/operate/limits.md` has the details.
         stall_timeout: Duration = Duration::from_secs(1),
         /// Time for which a handler may go on after its cancellation token fired. Default 1 s.
         ///
