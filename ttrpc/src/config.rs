@@ -100,7 +100,7 @@ config! {
 config! {
     /// Limits of a server: of each connection, and of all together.
     ///
-    /// A limit of 0 counts as 1, but for `max_metadata_pairs`, which may be 0.
+    /// A limit of 0 counts as 1. `max_metadata_pairs` alone may be 0.
     ///
     /// ```
     /// use ttrpc::ServerConfig;
