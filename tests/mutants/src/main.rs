@@ -26,8 +26,8 @@ pub struct Mutant {
 fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
-        ["build", list, tree, out, package] => {
-            build(Path::new(list), Path::new(tree), Path::new(out), package)
+        ["build", list, tree, out, folder] => {
+            build(Path::new(list), Path::new(tree), Path::new(out), folder)
         }
         ["reach", out, jobs, ref binaries @ ..] => {
             tests::reach(Path::new(out), jobs.parse().unwrap(), binaries)
@@ -61,7 +61,7 @@ fn load(list: &Path) -> Vec<Mutant> {
 }
 
 /// Puts the mutants into the sources under `tree`, and takes those out again that do not compile.
-fn build(list: &Path, tree: &Path, out: &Path, package: &str) {
+fn build(list: &Path, tree: &Path, out: &Path, folder: &str) {
     let mutants = load(list);
     let mut unviable = BTreeMap::<usize, String>::new();
     let files: BTreeSet<_> = mutants.iter().map(|mutant| mutant.file.clone()).collect();
@@ -69,12 +69,12 @@ fn build(list: &Path, tree: &Path, out: &Path, package: &str) {
         .iter()
         .map(|file| (file.clone(), fs::read_to_string(tree.join(file)).unwrap()))
         .collect();
-    let root = format!("{package}/src/lib.rs");
+    let root = format!("{folder}/src/lib.rs");
     let root_text = originals
         .get(&root)
         .cloned()
         .unwrap_or_else(|| fs::read_to_string(tree.join(&root)).unwrap());
-    fs::write(tree.join(package).join("src/mutation.rs"), schema::SWITCH).unwrap();
+    fs::write(tree.join(folder).join("src/mutation.rs"), schema::SWITCH).unwrap();
     let mut placed = BTreeSet::new();
     loop {
         placed.clear();
@@ -98,7 +98,7 @@ fn build(list: &Path, tree: &Path, out: &Path, package: &str) {
             }
             fs::write(tree.join(file), text).unwrap();
         }
-        let failed = errors(tree, package, &texts);
+        let failed = errors(tree, folder, &texts);
         println!("{} mutants are built in, {} of them do not compile", placed.len(), failed.len());
         if failed.is_empty() {
             break;
@@ -120,9 +120,10 @@ fn build(list: &Path, tree: &Path, out: &Path, package: &str) {
 }
 
 /// The mutants in which the compiler finds errors, with their codes.
-fn errors(tree: &Path, package: &str, texts: &BTreeMap<String, String>) -> BTreeMap<usize, String> {
+fn errors(tree: &Path, folder: &str, texts: &BTreeMap<String, String>) -> BTreeMap<usize, String> {
     let output = Command::new("cargo")
-        .args(["check", "--lib", "--message-format=json", "-p", package])
+        .args(["check", "--lib", "--message-format=json", "--manifest-path"])
+        .arg(format!("{folder}/Cargo.toml"))
         .current_dir(tree)
         .stderr(Stdio::inherit())
         .output()
