@@ -177,7 +177,10 @@ impl<'ast> Visit<'ast> for Places<'_> {
     fn visit_expr_match(&mut self, expr: &'ast syn::ExprMatch) {
         // Without an arm that takes everything else, the rest does not compile.
         let takes_all = |arm: &syn::Arm| {
-            let named = |ident: &syn::PatIdent| ident.subpat.is_none();
+            // `None` is parsed as a name, too.
+            let named = |name: &syn::PatIdent| {
+                name.subpat.is_none() && name.ident.to_string().starts_with(char::is_lowercase)
+            };
             arm.guard.is_none()
                 && matches!(&arm.pat, syn::Pat::Wild(_))
                     | matches!(&arm.pat, syn::Pat::Ident(ident) if named(ident))
