@@ -254,7 +254,7 @@ impl Limiter {
         wake_all(self.quota(|quota| quota.release(load)));
     }
 
-    /// Releases a load, which is no progress of those who hold the others.
+    /// Releases a load, which is no progress.
     pub(crate) fn return_capacity(&self, load: Load) {
         wake_all(self.quota(|quota| quota.return_capacity(load)));
     }

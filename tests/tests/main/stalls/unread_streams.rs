@@ -108,10 +108,16 @@ fn still() -> Handmade {
                 pending::<Result<Empty, Status>>().await
             })
         })
+        .client_streaming("TakeAll", &Arc::new(()), |_, _, mut requests: Requests| {
+            Box::pin(async move {
+                while requests.recv().await?.is_some() {}
+                Ok(Empty {})
+            })
+        })
         .client_streaming("TakeTwoLater", &Arc::new(()), |_, _, mut requests: Requests| {
             Box::pin(async move {
                 sleep(BIT / 2).await;
-                // Of the second one's run, others are left.
+                // The second one comes with a run, of which it leaves messages at hand.
                 requests.recv().await?;
                 requests.recv().await?;
                 pending::<Result<Empty, Status>>().await
@@ -198,6 +204,33 @@ async fn a_servers_streams_below_their_own_limits_hold_calls_up_for_a_bounded_ti
         assert!(failed > 0, "the connection's limit was reached");
         let held_up = start.elapsed();
         assert!(held_up < 2 * STALL + BIT, "{streams} streams, {method}: {held_up:?}");
+        serving.abort();
+    }
+}
+
+/// Those that failed have used up some of the time for which handlers are waited for, not what later ones need.
+#[tokio::test(start_paused = true)]
+async fn a_stream_that_is_read_passes_at_its_connections_limit_after_one_that_was_not() {
+    const LEN: usize = 1000;
+    for rest in [0, 1, 3600] {
+        let config =
+            ServerConfig { inbox_bytes_per_connection: 20 * LEN, ..ServerConfig::default() };
+        let (here, there) = tokio::io::duplex(PIPE_LEN);
+        let server = Server::builder().config(config).add_service(still());
+        let serving = tokio::spawn(server.io(there).serve());
+        let mut peer = Peer::new(here);
+        for (id, method) in [(1, "TakeNothing"), (3, "TakeAll")] {
+            let open = wire::REMOTE_OPEN;
+            peer.send(Frame::request(id, open, "test.Still", method, &Empty {})).await;
+            settle().await;
+            let message = |sequence| Frame::message(id, &Chunk { sequence, payload: vec![0; LEN] });
+            let messages: Vec<_> = (0..60).flat_map(|nth| message(nth).to_bytes()).collect();
+            peer.send_bytes(&[messages, Frame::end(id).to_bytes()].concat()).await;
+            let reply = peer.receive().await;
+            let expected = if id == 1 { code::RESOURCE_EXHAUSTED } else { 0 };
+            assert_eq!((reply.id, reply.code()), (id, expected), "{rest} s later");
+            sleep(rest * STALL).await;
+        }
         serving.abort();
     }
 }

@@ -131,12 +131,8 @@ impl<Req: Message + Default> Stream for StreamReceiver<Req> {
 
 impl<Req> Drop for StreamReceiver<Req> {
     fn drop(&mut self) {
-        let (call, freed) = (&self.call, self.call.inbox().abandon(&mut self.batch));
-        match call.end.is_over() {
-            // The handler was stopped: that is no progress.
-            true => call.connection.return_messages(freed),
-            false => call.connection.release_messages(freed),
-        }
+        let freed = self.call.inbox().abandon(&mut self.batch);
+        self.call.connection.release_messages(freed);
     }
 }
 

@@ -3,7 +3,9 @@
 //!
 //! The receiver waits here for handlers that take messages, while they make progress.
 
-use tokio::task::coop::consume_budget;
+use std::time::Duration;
+
+use tokio::task::{coop::consume_budget, yield_now};
 
 use crate::server::{
     call::{reasons::Refusal, shared::Connection, state::Call},
@@ -121,7 +123,7 @@ fn fail(connection: &Connection, call: &Call, refusal: Refusal) -> Result<(), Fa
     if !call.take_end(&refusal) {
         return Ok(());
     }
-    connection.return_messages(call.inbox().end(Err(refusal.status.clone()), true));
+    connection.release_messages(call.inbox().end(Err(refusal.status.clone()), true));
     Err(refusal.into())
 }
 
@@ -153,7 +155,16 @@ async fn wait_for_handler(
             }
         }
         let (limits, load) = (connection.inbox_limits(), Load::cost(message_cost(bytes)));
-        if limits.try_acquire(load).is_none() && limits.acquire(load).await.is_none() {
+        if limits.try_acquire(load).is_some() {
+            return Ok(());
+        }
+        let wait = patience.begin(true, Duration::ZERO);
+        if wait.time.is_zero() {
+            // A handler that was just woken runs first.
+            yield_now().await;
+        }
+        if limits.acquire(load, wait.time).await.is_none() {
+            patience.note_timeout(wait);
             return Err(Refusal::limit("too many bytes wait for handlers that take none").into());
         }
         Ok(())
