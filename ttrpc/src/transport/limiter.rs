@@ -202,7 +202,7 @@ impl Permit<'_> {
 
 impl Drop for Permit<'_> {
     fn drop(&mut self) {
-        self.limiter.return_capacity(self.load);
+        wake_all(self.limiter.quota(|quota| quota.return_capacity(self.load)));
     }
 }
 
@@ -252,11 +252,6 @@ impl Limiter {
     /// Releases a load that was granted or forced.
     pub(crate) fn release(&self, load: Load) {
         wake_all(self.quota(|quota| quota.release(load)));
-    }
-
-    /// Releases a load, which is no progress.
-    pub(crate) fn return_capacity(&self, load: Load) {
-        wake_all(self.quota(|quota| quota.return_capacity(load)));
     }
 }
 

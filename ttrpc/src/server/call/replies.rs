@@ -99,20 +99,14 @@ impl<'a> WaitingReply<'a> {
     /// Waits for capacity in the queue.
     pub(in crate::server) async fn permit(&self) -> Result<ReplyPermit<'a>, Closed> {
         let _observed = self.call.stats.as_ref().map(CallStats::wait_for_capacity);
-        let connection = &self.call.connection;
-        let permit = connection.reserve(self.load.cost, Some(self.call.info())).await?;
-        // The client reads. A reply that is given up does not show that.
-        connection.limits().replies.release(Load::default());
-        Ok(permit)
+        self.call.connection.reserve(self.load.cost, Some(self.call.info())).await
     }
 }
 
 impl Drop for WaitingReply<'_> {
     fn drop(&mut self) {
-        let connection = &self.call.connection;
-        for limiter in [&connection.limits().replies, &connection.server.replies] {
-            limiter.return_capacity(self.load);
-        }
+        self.call.connection.limits().replies.release(self.load);
+        self.call.connection.server.replies.release(self.load);
     }
 }
 

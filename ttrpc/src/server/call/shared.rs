@@ -11,10 +11,7 @@
 //! connection. Such calls are counted apart: otherwise they would take the capacity for which other calls
 //! wait.
 
-use std::{
-    sync::{Arc, OnceLock},
-    time::Duration,
-};
+use std::sync::{Arc, OnceLock};
 
 use tokio::time::Instant;
 
@@ -192,15 +189,12 @@ impl<'a> Limits<'a> {
         Some(AdmittedLoad { load, is_reserved })
     }
 
-    /// Admits a load, waiting while others are released; `None` after this time without that. The time starts anew while the
-    /// client does not read what it is sent.
-    pub(in crate::server) async fn acquire(
-        &self,
-        load: Load,
-        stall_timeout: Duration,
-    ) -> Option<AdmittedLoad> {
+    /// Admits a load, waiting while others are released; `None` after `stall_timeout` without that. The time
+    /// starts anew while the client does not read what it is sent.
+    pub(in crate::server) async fn acquire(&self, load: Load) -> Option<AdmittedLoad> {
         let _held_up = self.connection.stall(ReceiverWait::Admission);
         let is_paused = self.connection.queue.is_stuck();
+        let stall_timeout = self.connection.server.config.stall_timeout;
         let own = self.own.acquire_while_moving(load, stall_timeout, &is_paused).await?;
         let stall = |limiter: &'a Limiter| limiter.stall(stall_timeout, &is_paused);
         let is_reserved = tokio::select! {
@@ -298,7 +292,7 @@ mod tests {
         calls.force(Load::one(1));
         let first = connection.call_limits().try_acquire(Load::one(1)).expect("it is the only one");
         let second_limits = connection.call_limits();
-        let mut second = pin!(second_limits.acquire(Load::one(1), Duration::from_secs(1)));
+        let mut second = pin!(second_limits.acquire(Load::one(1)));
         assert!(second.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
         connection.call_limits().release(first);
         let second = second.await.expect("it is the only one now");

@@ -3,9 +3,7 @@
 //!
 //! The receiver waits here for handlers that take messages, while they make progress.
 
-use std::time::Duration;
-
-use tokio::task::{coop::consume_budget, yield_now};
+use tokio::task::coop::consume_budget;
 
 use crate::server::{
     call::{reasons::Refusal, shared::Connection, state::Call},
@@ -155,16 +153,7 @@ async fn wait_for_handler(
             }
         }
         let (limits, load) = (connection.inbox_limits(), Load::cost(message_cost(bytes)));
-        if limits.try_acquire(load).is_some() {
-            return Ok(());
-        }
-        let wait = patience.begin(true, Duration::ZERO);
-        if wait.time.is_zero() {
-            // A handler that was just woken runs first.
-            yield_now().await;
-        }
-        if limits.acquire(load, wait.time).await.is_none() {
-            patience.note_timeout(wait);
+        if limits.try_acquire(load).is_none() && limits.acquire(load).await.is_none() {
             return Err(Refusal::limit("too many bytes wait for handlers that take none").into());
         }
         Ok(())

@@ -143,10 +143,9 @@ impl<'a> IncomingRequest<'a> {
         let request = decoder.request();
         let (target, deadline) = self.route(request)?;
         let limits = self.connection.call_limits();
-        let stall_timeout = self.connection.server.config.stall_timeout;
         let load = tokio::select! {
             biased;
-            load = limits.acquire(self.load(request), stall_timeout) => load,
+            load = limits.acquire(self.load(request)) => load,
             () = hung_up(io) => {
                 let _ = self.connection.end_reason.set(EndReason::closed_by_client());
                 return Err(Failure::Gone);
