@@ -202,8 +202,7 @@ config! {
         /// Progress is a handler that ends or takes a message. A connection has one budget for its waits for the
         /// handlers of full streams: twice this time, refilled by the time that is not spent so. Some of the time in
         /// which such a handler waits to send does not count. A wait for `inbox_bytes_per_connection` or `inbox_bytes`
-        /// is no part of the budget: each stream that fails at one of them may cost this time once more. The page
-        /// `docs/operate/limits.md` has the details.
+        /// has a budget of its own, for streams that have stalled. The page `docs/operate/limits.md` has the details.
         stall_timeout: Duration = Duration::from_secs(1),
         /// Time for which a handler may go on after its cancellation token fired. Default 1 s.
         ///

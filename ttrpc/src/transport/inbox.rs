@@ -20,7 +20,7 @@ use super::{
     limiter::Load,
     lock,
     messages::{Batch, Messages, Run, cost, fits},
-    stall::{Condition, StallBudget, stalled},
+    stall::{Condition, InboxLimit, StallBudget, stalled},
     wait_until,
 };
 use crate::{
@@ -230,6 +230,12 @@ impl Inbox {
         has_capacity
     }
 
+    /// Returns whether the consumer has messages, and has used none since a wait at a shared limit began that has timed out.
+    pub(crate) fn has_stalled(&self, budget: &StallBudget) -> bool {
+        let moved_at = self.moved_at.load(Relaxed);
+        self.fill().0 != Load::default() && budget.has_timed_out_since(InboxLimit::Shared, moved_at)
+    }
+
     /// Waits for capacity for a message of this many bytes, while the consumer takes messages. `false` if it
     /// does not, or if it has stalled while another inbox of the connection was waited for.
     pub(crate) async fn wait_for_capacity(
@@ -244,10 +250,10 @@ impl Inbox {
             (state.is_read, state.credit)
         };
         let moved_at = || self.moved_at.load(Relaxed);
-        if budget.has_timed_out_since(moved_at()) {
+        if budget.has_timed_out_since(InboxLimit::Own, moved_at()) {
             return self.has_capacity(bytes, limits);
         }
-        let wait = budget.begin(is_read, credit);
+        let wait = budget.begin(InboxLimit::Own, is_read, credit);
         if wait.time.is_zero() {
             // A consumer that was just woken runs first.
             yield_now().await;

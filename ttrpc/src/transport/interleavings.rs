@@ -222,7 +222,7 @@ fn a_limiter_is_not_stalled_behind_a_release() {
             assert!(waiting.as_mut().poll(cx).is_pending());
             Poll::Ready(())
         }));
-        join([spawn(move || releases.release(held)), spawn(move || _ = stalls.note_stall(0))]);
+        join([spawn(move || releases.release(held)), spawn(move || stalls.note_stall(0))]);
         assert!(!limiter.is_stalled());
     });
 }

@@ -86,9 +86,9 @@ pub(crate) struct Quota {
     used: Load,
     /// Releases so far, of loads that were in use.
     releases: u64,
+    /// As many as there were when a wait last timed out.
+    releases_at_stall: Option<u64>,
     is_closed: bool,
-    /// A wait has timed out, and nothing has been released since.
-    is_stalled: bool,
     /// `None` until somebody has to wait: an idle connection has none.
     waiting: Option<Box<WaitQueue>>,
 }
@@ -104,8 +104,8 @@ impl Quota {
             oversubscribe,
             used: Load::default(),
             releases: 0,
+            releases_at_stall: None,
             is_closed: false,
-            is_stalled: false,
             waiting: None,
         }
     }
@@ -157,7 +157,6 @@ impl Quota {
     /// Releases a load that was granted or forced.
     pub(super) fn release(&mut self, load: Load) -> Wakers {
         self.releases += 1;
-        self.is_stalled = false;
         self.return_capacity(load)
     }
 
@@ -232,7 +231,7 @@ impl Limiter {
 
     /// Returns whether a wait has timed out, and nothing has been released since.
     pub(crate) fn is_stalled(&self) -> bool {
-        self.quota(|quota| quota.is_stalled)
+        self.quota(|quota| quota.releases_at_stall == Some(quota.releases))
     }
 
     /// Grants a load if there is capacity now and no other load waits.

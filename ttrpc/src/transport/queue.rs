@@ -21,6 +21,7 @@ use std::{
     future::poll_fn,
     io, mem,
     task::{Poll, Waker},
+    time::Duration,
 };
 
 use self::{
@@ -33,6 +34,7 @@ use super::{
     io::Writer,
     limiter::{Closed, Limited, Load, Oversubscribe, Quota, Wakers, acquire},
     lock,
+    stall::stalled,
     withdrawn::drop_frames,
 };
 use crate::{
@@ -64,6 +66,8 @@ struct QueueState<T> {
     streams: T,
     /// Frames that are not yet written, and their bytes: short ones, and those longer than [`LONG_FRAME_LEN`].
     quotas: [Quota; 2],
+    /// As many as there were when a wait for the peer last timed out, see [`Queue::stall`].
+    releases_at_stall: Option<u64>,
     chunks: Chunks,
     /// Streams that were given up and whose frames may still be dropped.
     withdrawn: BTreeSet<u32>,
@@ -156,6 +160,7 @@ impl<T> Queue<T> {
             state: Mutex::new(QueueState {
                 streams,
                 quotas: [quota(), quota()],
+                releases_at_stall: None,
                 chunks: Chunks::default(),
                 withdrawn: BTreeSet::new(),
                 gate: Gate::default(),
@@ -242,9 +247,30 @@ impl<T> Queue<T> {
     /// A condition that holds while a frame, short or long, would have to wait and none has been written to its end
     /// since the last evaluation: it is the peer who blocks those that wait.
     pub(crate) fn is_stuck(&self) -> impl Fn() -> bool {
-        let is_written =
-            changed_since_last_check(|| lock(&self.state).quotas.iter().map(Quota::releases).sum());
+        let is_written = changed_since_last_check(|| lock(&self.state).releases());
         move || !is_written() && lock(&self.state).quotas.iter().any(Quota::is_full)
+    }
+
+    /// Returns whether a [`Queue::stall`] has completed, and no frame has been written to its end since.
+    pub(crate) fn has_stalled(&self) -> bool {
+        let state = lock(&self.state);
+        state.releases_at_stall == Some(state.releases())
+    }
+
+    /// Waits until the queue is full and nothing has been written for `stall_timeout`, be it a part of a frame. Completes at
+    /// once from then on until a frame has been written to its end.
+    pub(crate) async fn stall(&self, stall_timeout: Duration)
+    where
+        T: Send,
+    {
+        let writes = || lock(&self.state).gate.writes;
+        while !self.has_stalled() {
+            let writes = stalled(stall_timeout, &writes, &|| false).await;
+            let mut state = lock(&self.state);
+            if state.gate.writes == writes && state.quotas.iter().any(Quota::is_full) {
+                state.releases_at_stall = Some(state.releases());
+            }
+        }
     }
 
     /// Returns whether the connection has ended.
@@ -456,6 +482,11 @@ fn changed_since_last_check(count: impl Fn() -> u64) -> impl Fn() -> bool {
 }
 
 impl<T> QueueState<T> {
+    /// Returns how often capacity has been released, which is when frames have been written to their end.
+    fn releases(&self) -> u64 {
+        self.quotas.iter().map(Quota::releases).sum()
+    }
+
     /// Releases capacity, and returns the wakers of those that get it.
     fn release(&mut self, Capacity(loads): Capacity) -> Wakers {
         let mut wakers = Wakers::new();
@@ -659,6 +690,26 @@ mod tests {
         take(&queue).await.into_iter().rev().take(1).for_each(|chunk| queue.release(chunk));
         assert!(!is_stuck(), "a short frame has been written");
         assert!(is_stuck());
+    }
+
+    /// Else a peer that is owed nothing would be taken for one that does not read.
+    #[tokio::test(start_paused = true)]
+    async fn a_queue_has_stalled_once_it_is_full_and_until_a_frame_is_written() {
+        const SECOND: Duration = Duration::from_secs(1);
+        let queue = Queue::new(2, 1000, ());
+        let stalls = || timeout(10 * SECOND, queue.stall(SECOND));
+        assert!(stalls().await.is_err(), "nothing is owed");
+        push(&queue, 10, 1);
+        push(&queue, 10, 3);
+        let mut batch = take(&queue).await;
+        let start = Instant::now();
+        stalls().await.expect("it is full");
+        assert_eq!(start.elapsed(), SECOND);
+        queue.note_write(true, Capacity::default());
+        stalls().await.expect("only a part of a frame has been written since");
+        assert_eq!(start.elapsed(), SECOND);
+        queue.release(batch.pop_front().expect("a chunk was taken"));
+        assert!(!queue.has_stalled());
     }
 
     /// Else callers would wait, behind a full socket, for capacity that is free.

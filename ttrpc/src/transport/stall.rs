@@ -66,6 +66,11 @@ pub(crate) async fn stalled(
 /// twice the `stall_timeout`, and what is refilled since, and as long again as they have been waited for
 /// while they moved.
 ///
+/// A limit that streams share is reached by all of them together, so the receiver waits there for anyone to move. After a
+/// wait for the whole `stall_timeout` in which nobody did, the stream whose message does not fit fails. A stream that still
+/// has messages, and has not moved since such a wait began, is waited for within a second budget of the same kind. Other
+/// streams are waited for as before, however much of it is spent.
+///
 /// Moves are dated by the number of looks at consumers so far, which is cheaper than a clock: one as a wait begins, and some
 /// during it.
 #[derive(Debug)]
@@ -73,7 +78,16 @@ pub(crate) struct StallBudget {
     stall_timeout: Duration,
     /// The date.
     looks: AtomicU64,
-    state: Mutex<Budget>,
+    budgets: Mutex<[Budget; 2]>,
+}
+
+/// The limit that a stream's message does not fit into. Each has its own budget.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum InboxLimit {
+    /// That of its inbox.
+    Own,
+    /// That of its connection or its server.
+    Shared,
 }
 
 #[derive(Debug, Default)]
@@ -100,15 +114,16 @@ impl Spent {
 /// A wait for a consumer.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ConsumerWait {
+    limit: InboxLimit,
     date: u64,
-    pub(super) began: Instant,
+    pub(crate) began: Instant,
     /// For how long the consumer may stall.
     pub(crate) time: Duration,
 }
 
 impl StallBudget {
     pub(crate) fn new(stall_timeout: Duration) -> Self {
-        StallBudget { stall_timeout, looks: AtomicU64::new(0), state: Mutex::default() }
+        StallBudget { stall_timeout, looks: AtomicU64::new(0), budgets: Mutex::default() }
     }
 
     /// The date of a move that happens now.
@@ -121,30 +136,33 @@ impl StallBudget {
         self.looks.fetch_add(1, SeqCst) + 1
     }
 
-    /// Returns whether a whole wait began and timed out after a consumer last moved, at this date.
-    pub(crate) fn has_timed_out_since(&self, moved_at: u64) -> bool {
-        moved_at < lock(&self.state).last_timed_out
+    /// Returns whether a whole wait at this limit began and timed out after a consumer last moved, at this date.
+    pub(crate) fn has_timed_out_since(&self, limit: InboxLimit, moved_at: u64) -> bool {
+        moved_at < lock(&self.budgets)[limit as usize].last_timed_out
+    }
+
+    /// Begins a whole wait, whatever is spent.
+    pub(crate) fn begin_whole(&self, limit: InboxLimit) -> ConsumerWait {
+        let (date, began) = (self.advance_date(), Instant::now());
+        ConsumerWait { limit, date, began, time: self.stall_timeout }
     }
 
     /// Begins to wait for a consumer. `is_read` says that it has taken something before.
-    pub(crate) fn begin(&self, is_read: bool, credit: Duration) -> ConsumerWait {
+    pub(crate) fn begin(&self, limit: InboxLimit, is_read: bool, credit: Duration) -> ConsumerWait {
         let stall_timeout = self.stall_timeout;
-        let spent =
-            lock(&self.state).spent.map_or(Duration::ZERO, |spent| spent.now(Duration::ZERO));
+        let spent = lock(&self.budgets)[limit as usize].spent;
+        let spent = spent.map_or(Duration::ZERO, |spent| spent.now(Duration::ZERO));
         let left = stall_timeout.saturating_mul(2).saturating_sub(spent);
         let reserve = if is_read { Duration::ZERO } else { stall_timeout / 2 };
         let time = (left / 2).min(left.saturating_sub(reserve)).max(credit.min(stall_timeout));
         let is_worth_it = time >= stall_timeout / SHORTEST_PART;
-        ConsumerWait {
-            date: self.advance_date(),
-            began: Instant::now(),
-            time: if is_worth_it { time } else { Duration::ZERO },
-        }
+        let time = if is_worth_it { time } else { Duration::ZERO };
+        ConsumerWait { time, ..self.begin_whole(limit) }
     }
 
-    /// Charges a wait for a consumer that has not moved.
+    /// Charges a wait in which nobody has moved.
     pub(crate) fn note_timeout(&self, wait: ConsumerWait) {
-        let mut state = lock(&self.state);
+        let state = &mut lock(&self.budgets)[wait.limit as usize];
         if wait.time >= self.stall_timeout {
             state.last_timed_out = wait.date;
         }
@@ -156,7 +174,7 @@ impl StallBudget {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use super::{InboxLimit::Own, *};
 
     const SECOND: Duration = Duration::from_secs(1);
     const NO_CREDIT: Duration = Duration::ZERO;
@@ -165,7 +183,7 @@ mod tests {
     async fn time_out(budget: &StallBudget, times: usize, is_read: bool) -> Duration {
         let start = Instant::now();
         for _ in 0..times {
-            let wait = budget.begin(is_read, NO_CREDIT);
+            let wait = budget.begin(Own, is_read, NO_CREDIT);
             sleep(wait.time).await;
             budget.note_timeout(wait);
         }
@@ -177,19 +195,19 @@ mod tests {
         let budget = StallBudget::new(SECOND);
         assert_eq!(time_out(&budget, 1, true).await, SECOND);
         assert!(time_out(&budget, 100, true).await < SECOND);
-        assert_eq!(budget.begin(true, NO_CREDIT).time, Duration::ZERO);
+        assert_eq!(budget.begin(Own, true, NO_CREDIT).time, Duration::ZERO);
         sleep(SECOND).await;
-        let time = budget.begin(true, NO_CREDIT).time;
+        let time = budget.begin(Own, true, NO_CREDIT).time;
         assert!((SECOND / 2..SECOND * 33 / 64).contains(&time), "{time:?}");
         sleep(SECOND).await;
-        assert_eq!(budget.begin(true, NO_CREDIT).time, SECOND);
+        assert_eq!(budget.begin(Own, true, NO_CREDIT).time, SECOND);
     }
 
     #[tokio::test(start_paused = true)]
     async fn streams_that_were_never_read_leave_some_time_to_those_that_are() {
         let budget = StallBudget::new(SECOND);
         assert_eq!(time_out(&budget, 100, false).await, SECOND * 3 / 2);
-        assert_eq!(budget.begin(true, NO_CREDIT).time, SECOND / 4);
+        assert_eq!(budget.begin(Own, true, NO_CREDIT).time, SECOND / 4);
     }
 
     #[tokio::test(start_paused = true)]
@@ -198,7 +216,7 @@ mod tests {
         time_out(&budget, 1, true).await;
         let moved_at = budget.date();
         time_out(&budget, 100, true).await;
-        assert!(!budget.has_timed_out_since(moved_at));
+        assert!(!budget.has_timed_out_since(Own, moved_at));
     }
 
     #[tokio::test(start_paused = true)]
@@ -206,8 +224,8 @@ mod tests {
         let budget = StallBudget::new(SECOND);
         let credit = SECOND * 3 / 8;
         time_out(&budget, 100, true).await;
-        assert_eq!(budget.begin(true, credit).time, credit);
-        assert_eq!(budget.begin(true, 9 * SECOND).time, SECOND);
+        assert_eq!(budget.begin(Own, true, credit).time, credit);
+        assert_eq!(budget.begin(Own, true, 9 * SECOND).time, SECOND);
     }
 
     #[tokio::test(start_paused = true)]

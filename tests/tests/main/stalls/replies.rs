@@ -17,7 +17,7 @@ use tokio::{
     time::{Instant, sleep},
 };
 use ttrpc::{
-    ServerConfig,
+    Server, ServerConfig,
     prost::{
         DecodeError, Message,
         bytes::{Buf, BufMut},
@@ -384,4 +384,80 @@ async fn a_handler_that_is_held_up_is_dropped_at_the_end_of_its_connection() {
     assert!(handlers.lock.try_lock().is_ok());
     server.is_idle().await;
     assert_eq!(handlers.counts.alive.load(SeqCst), 0);
+}
+
+fn long() -> Chunk {
+    Chunk { sequence: 0, payload: vec![0; 900] }
+}
+
+/// A reply whose deadline passes as it waits leaves capacity, but the client has read nothing.
+#[tokio::test(start_paused = true)]
+async fn handlers_resume_after_one_stall_timeout_although_replies_that_wait_are_given_up() {
+    for deadlines in [0, 4, 12] {
+        let config = ServerConfig {
+            send_queue_frames: 1,
+            reply_bytes_per_connection: 1000,
+            ..ServerConfig::default()
+        };
+        let resumed = Arc::<Mutex<Option<Instant>>>::default();
+        let routes = Routes::new("test.Unread")
+            .unary("First", &resumed, |_, _, _: Empty| {
+                Box::pin(async {
+                    sleep(STALL / 100).await;
+                    Ok(long())
+                })
+            })
+            .unary("Long", &resumed, |_, _, _: Empty| {
+                Box::pin(async {
+                    sleep(STALL / 10).await;
+                    Ok(long())
+                })
+            })
+            .unary("Short", &resumed, |_, _, _: Empty| {
+                Box::pin(async {
+                    sleep(STALL / 20).await;
+                    Ok(Empty {})
+                })
+            })
+            .unary("Resumes", &resumed, |resumed, _, _: Empty| {
+                Box::pin(async move {
+                    sleep(STALL / 5).await;
+                    *resumed.lock().await = Some(Instant::now());
+                    Ok(Empty {})
+                })
+            });
+        let (here, there) = duplex(64);
+        let server = Server::builder().config(config).add_service(Handmade(routes)).io(there);
+        let serving = tokio::spawn(server.serve());
+        let mut peer = Peer::new(here);
+        let start = Instant::now();
+        let call = |id, method| Frame::unary(id, "test.Unread", method, &Empty {});
+        for (id, method) in [(1, "First"), (3, "Long"), (5, "Long"), (7, "Long")] {
+            peer.send(call(id, method)).await;
+        }
+        for nth in 0..deadlines {
+            let mut frame = call(9 + 2 * nth, "Short");
+            let timeout_nano = (STALL * (nth + 1) * 9 / 10).as_nanos() as i64;
+            frame.data = Request { timeout_nano, ..frame.as_request() }.encode_to_vec();
+            peer.send(frame).await;
+        }
+        peer.send(call(101, "Resumes")).await;
+        sleep(60 * STALL).await;
+        let resumed = resumed.lock().await.expect("it has resumed") - start;
+        assert!(resumed <= STALL / 5 + STALL, "{deadlines} deadlines: {resumed:?}");
+        for _ in 0..4 + deadlines + 1 {
+            peer.receive().await;
+        }
+
+        // It reads again. The same replies now wait as long as before.
+        sleep(3600 * STALL).await;
+        for (id, method) in [(103, "First"), (105, "Long"), (107, "Long"), (109, "Long")] {
+            peer.send(call(id, method)).await;
+        }
+        sleep(STALL / 2).await;
+        for _ in 0..4 {
+            assert_eq!(peer.receive().await.code(), 0, "{deadlines} deadlines");
+        }
+        serving.abort();
+    }
 }

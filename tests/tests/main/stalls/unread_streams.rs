@@ -4,13 +4,15 @@
 use std::{future::pending, net::Shutdown, ops::Range, sync::Arc, time::Duration};
 
 use tokio::{
+    io::AsyncWriteExt,
     net::UnixStream,
     task::JoinHandle,
     time::{Instant, sleep},
 };
 use ttrpc::{
     Client, ClientConfig, Code, ConnectionError, Server, ServerConfig, Status,
-    client::StreamReceiver, server::Routes,
+    client::StreamReceiver,
+    server::{Routes, StreamSender},
 };
 use ttrpc_tests::{
     conformance::*,
@@ -99,7 +101,11 @@ async fn a_clients_streams_that_stand_still_hold_its_calls_up_for_a_bounded_time
     }
 }
 
-/// A service whose handlers take one message of a stream, or none, and stand still.
+fn long() -> Chunk {
+    Chunk { sequence: 0, payload: vec![0; 1 << 20] }
+}
+
+/// A service whose handlers take one message of a stream, or none, and stand still. Others take all.
 fn still() -> Handmade {
     let routes = Routes::new("test.Still")
         .client_streaming("TakeOne", &Arc::new(()), |_, _, mut requests: Requests| {
@@ -108,10 +114,38 @@ fn still() -> Handmade {
                 pending::<Result<Empty, Status>>().await
             })
         })
+        .client_streaming("TakeSlowly", &Arc::new(()), |_, _, mut requests: Requests| {
+            Box::pin(async move {
+                while requests.recv().await?.is_some() {
+                    sleep(STALL / 10).await;
+                }
+                Ok(Empty {})
+            })
+        })
+        .bidi_streaming(
+            "ReplyAndTakeAll",
+            &Arc::new(()),
+            |_, _, mut requests: Requests, mut replies: StreamSender<Chunk>| {
+                Box::pin(async move {
+                    replies.send(long()).await?;
+                    while requests.recv().await?.is_some() {}
+                    Ok(())
+                })
+            },
+        )
         .client_streaming("TakeAll", &Arc::new(()), |_, _, mut requests: Requests| {
             Box::pin(async move {
                 while requests.recv().await?.is_some() {}
                 Ok(Empty {})
+            })
+        })
+        .client_streaming("TakeTwoLater", &Arc::new(()), |_, _, mut requests: Requests| {
+            Box::pin(async move {
+                sleep(BIT / 2).await;
+                // The second one comes with a run, of which it leaves messages at hand.
+                requests.recv().await?;
+                requests.recv().await?;
+                pending::<Result<Empty, Status>>().await
             })
         })
         .client_streaming("TakeNothing", &Arc::new(()), |_, _, requests: Requests| {
@@ -120,6 +154,7 @@ fn still() -> Handmade {
                 pending::<Result<Empty, Status>>().await
             })
         })
+        .unary("Long", &Arc::new(()), |_, _, _: Empty| Box::pin(async { Ok(long()) }))
         .unary("Echo", &Arc::new(()), |_, _, _: Empty| Box::pin(async { Ok(Empty {}) }));
     Handmade(routes)
 }
@@ -157,31 +192,160 @@ async fn a_servers_streams_that_stand_still_hold_calls_up_for_a_bounded_time_in_
     }
 }
 
-/// What a stream that failed has filled is free for later ones, however soon they come.
+/// None of them is full: together they have as many bytes as their connection may, or the server.
+#[tokio::test(start_paused = true)]
+async fn a_servers_streams_below_their_own_limits_hold_calls_up_for_a_bounded_time_in_all() {
+    const LEN: usize = 1000;
+    let methods = ["TakeNothing", "TakeOne", "TakeTwoLater"];
+    let limits = [
+        |bytes| ServerConfig { inbox_bytes_per_connection: bytes, ..ServerConfig::default() },
+        |bytes| ServerConfig { inbox_bytes: bytes, ..ServerConfig::default() },
+    ];
+    let cases = [2, 8, 64].iter().flat_map(|&streams| methods.map(|method| (streams, method)));
+    for ((streams, method), limit) in cases.flat_map(|case| limits.map(|limit| (case, limit))) {
+        let config = limit(streams as usize * ROOM as usize * LEN);
+        let (here, there) = tokio::io::duplex(PIPE_LEN);
+        let server = Server::builder().config(config).add_service(still());
+        let serving = tokio::spawn(server.io(there).serve());
+        let mut peer = Peer::new(here);
+        let message = |id, sequence| {
+            Frame::message(id, &Chunk { sequence, payload: vec![0; LEN] }).to_bytes()
+        };
+        for id in (0..streams).map(|nth| 2 * nth + 1) {
+            let open = wire::REMOTE_OPEN;
+            peer.send(Frame::request(id, open, "test.Still", method, &Empty {})).await;
+        }
+        settle().await;
+        let rounds = (0..8 * ROOM)
+            .flat_map(|sequence| (0..streams).flat_map(move |nth| message(2 * nth + 1, sequence)));
+        let messages: Vec<_> = rounds.collect();
+        let echo = Frame::unary(2 * streams + 1, "test.Still", "Echo", &Empty {});
+        let start = Instant::now();
+        peer.send_bytes(&[messages, echo.to_bytes()].concat()).await;
+        let mut failed = 0;
+        while let reply = peer.receive().await
+            && reply.id != 2 * streams + 1
+        {
+            assert_eq!(reply.code(), code::RESOURCE_EXHAUSTED);
+            failed += 1;
+        }
+        assert!(failed > 0, "the connection's limit was reached");
+        let held_up = start.elapsed();
+        assert!(held_up < 2 * STALL + BIT, "{streams} streams, {method}: {held_up:?}");
+        serving.abort();
+    }
+}
+
+/// What a stream that failed has filled is free for later ones, however soon they come; also where another stream that nobody
+/// reads still holds most of the limit.
 #[tokio::test(start_paused = true)]
 async fn a_stream_that_is_read_passes_at_its_connections_limit_after_one_that_was_not() {
     const LEN: usize = 1000;
-    for rest in [0, 1, 3600] {
+    for (rest, held) in [0, 1, 3600].into_iter().flat_map(|rest| [0, 15].map(|held| (rest, held))) {
         let config =
             ServerConfig { inbox_bytes_per_connection: 20 * LEN, ..ServerConfig::default() };
         let (here, there) = tokio::io::duplex(PIPE_LEN);
         let server = Server::builder().config(config).add_service(still());
         let serving = tokio::spawn(server.io(there).serve());
         let mut peer = Peer::new(here);
-        for (id, method) in [(1, "TakeNothing"), (3, "TakeAll")] {
+        let streams = [(1, "TakeNothing", held), (3, "TakeNothing", 60), (5, "TakeAll", 60)];
+        for (id, method, messages) in streams {
             let open = wire::REMOTE_OPEN;
             peer.send(Frame::request(id, open, "test.Still", method, &Empty {})).await;
             settle().await;
             let message = |sequence| Frame::message(id, &Chunk { sequence, payload: vec![0; LEN] });
-            let messages: Vec<_> = (0..60).flat_map(|nth| message(nth).to_bytes()).collect();
-            peer.send_bytes(&[messages, Frame::end(id).to_bytes()].concat()).await;
+            let messages: Vec<_> = (0..messages).flat_map(|nth| message(nth).to_bytes()).collect();
+            peer.send_bytes(&messages).await;
+            if id == 1 {
+                continue;
+            }
+            peer.send(Frame::end(id)).await;
             let reply = peer.receive().await;
-            let expected = if id == 1 { code::RESOURCE_EXHAUSTED } else { 0 };
-            assert_eq!((reply.id, reply.code()), (id, expected), "{rest} s later");
+            let expected = if id == 3 { code::RESOURCE_EXHAUSTED } else { 0 };
+            assert_eq!((reply.id, reply.code()), (id, expected), "{rest} s later, {held} held");
             sleep(rest * STALL).await;
         }
         serving.abort();
     }
+}
+
+/// Its handler is busy, and has a message all the time. That streams failed at the limit, now or long ago, is not its fault.
+#[tokio::test(start_paused = true)]
+async fn a_stream_waits_at_its_connections_limit_while_another_is_read() {
+    const LEN: usize = 1000;
+    for rest in [0, 3, 3600] {
+        let config =
+            ServerConfig { inbox_bytes_per_connection: 20 * LEN, ..ServerConfig::default() };
+        let (here, there) = tokio::io::duplex(PIPE_LEN);
+        let server = Server::builder().config(config).add_service(still());
+        let serving = tokio::spawn(server.io(there).serve());
+        let mut peer = Peer::new(here);
+        let message = |id, len| Frame::message(id, &Chunk { sequence: 0, payload: vec![0; len] });
+        let burst = |id| (0..30).flat_map(|_| message(id, LEN).to_bytes()).collect::<Vec<_>>();
+        for (id, method) in [(1, "TakeNothing"), (3, "TakeNothing"), (5, "TakeSlowly")] {
+            let open = wire::REMOTE_OPEN;
+            peer.send(Frame::request(id, open, "test.Still", method, &Empty {})).await;
+        }
+        peer.send(message(1, 100)).await;
+        peer.send_bytes(&burst(3)).await;
+        let reply = peer.receive().await;
+        assert_eq!((reply.id, reply.code()), (3, code::RESOURCE_EXHAUSTED));
+        sleep(rest * STALL).await;
+        peer.send_bytes(&[burst(5), message(1, 100).to_bytes()].concat()).await;
+        peer.send(Frame::end(5)).await;
+        peer.send(Frame::unary(7, "test.Still", "Echo", &Empty {})).await;
+        for expected in [7, 5] {
+            let reply = peer.receive().await;
+            assert_eq!((reply.id, reply.code()), (expected, 0), "{rest} s later");
+        }
+        serving.abort();
+    }
+}
+
+/// Its inbox is full, but it is the client who blocks its handler.
+#[tokio::test(start_paused = true)]
+async fn a_stream_whose_handler_waits_for_its_client_outlives_others_at_their_shared_limit() {
+    let config = ServerConfig {
+        stream_inbox_messages: ROOM as usize,
+        inbox_bytes_per_connection: 4400,
+        send_queue_bytes: (1 << 20) + 100,
+        reply_bytes_per_connection: 100 << 20,
+        ..ServerConfig::default()
+    };
+    let (here, there) = tokio::io::duplex(4096);
+    let server = Server::builder().config(config).add_service(still());
+    let serving = tokio::spawn(server.io(there).serve());
+    let (mut reader, mut writer) = tokio::io::split(here);
+    let message = |id, len| Frame::message(id, &Chunk { sequence: 0, payload: vec![0; len] });
+    let messages = |id, len, count| (0..count).flat_map(move |_| message(id, len).to_bytes());
+    let mut wire = Vec::new();
+    for nth in 0..15 {
+        wire.extend(Frame::unary(101 + 2 * nth, "test.Still", "Long", &Empty {}).to_bytes());
+    }
+    for (id, method) in [(201, "TakeNothing"), (203, "TakeNothing"), (205, "ReplyAndTakeAll")] {
+        let open = wire::REMOTE_OPEN;
+        wire.extend(Frame::request(id, open, "test.Still", method, &Empty {}).to_bytes());
+    }
+    wire.extend(messages(205, 0, 4).chain(messages(201, 1000, 4)).chain(messages(203, 1000, 1)));
+    wire.extend(messages(205, 0, 3).chain(Frame::end(205).to_bytes()));
+    let writing = tokio::spawn(async move {
+        writer.write_all(&wire).await.unwrap();
+        writer
+    });
+    // It reads, a reply at a time.
+    let mut ends = Vec::new();
+    while !ends.contains(&205) {
+        sleep(STALL / 5).await;
+        let (id, data) = read_frame(&mut reader).await;
+        if data.len() < 1000 {
+            ends.push(id);
+            let code = Frame::new(id, wire::RESPONSE, 0, data).code();
+            assert_eq!(code, if id == 203 { code::RESOURCE_EXHAUSTED } else { 0 }, "{id}");
+        }
+    }
+    assert_eq!(ends, [203, 205]);
+    drop(writing.await.unwrap());
+    serving.abort();
 }
 
 /// A consumer that has been waited for, and has moved, is waited for again, although others that were

@@ -80,7 +80,7 @@ impl<'a> WaitingReply<'a> {
     /// RESOURCE_EXHAUSTED if the client reads nothing and others take all capacity.
     pub(in crate::server) fn new(call: &'a Call, len: usize) -> Result<Self, Status> {
         let connection = &call.connection;
-        if connection.limits().replies.is_stalled() && !connection.may_wait_too(len) {
+        if connection.queue.has_stalled() && !connection.may_wait_too(len) {
             return Err(Status::resource_exhausted(
                 "too many replies wait for a client that does not read them",
             ));
@@ -132,7 +132,6 @@ pub(in crate::server) async fn wait_for_permit(call: &Call, has_begun: bool) {
     let _waiting = connection.registry.enter(call.info(), CallWait::Capacity);
     let _wait = call.end.wait();
     let (limits, stall_timeout) = (connection.limits(), connection.server.config.stall_timeout);
-    let is_reading = connection.queue.is_moving();
     let granted = async {
         let _permit = limits.permit.acquire(Load::one(0)).await?;
         connection.wait_for_capacity().await?;
@@ -143,7 +142,7 @@ pub(in crate::server) async fn wait_for_permit(call: &Call, has_begun: bool) {
     tokio::select! {
         biased;
         Ok(()) = granted => {}
-        () = limits.replies.stall(stall_timeout, &is_reading), if has_begun => {}
+        () = connection.queue.stall(stall_timeout), if has_begun => {}
         // A connection that has ended drops its handlers.
         else => pending().await,
     }

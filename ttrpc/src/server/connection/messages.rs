@@ -3,7 +3,9 @@
 //!
 //! The receiver waits here for handlers that take messages, while they make progress.
 
-use tokio::task::coop::consume_budget;
+use std::time::Duration;
+
+use tokio::task::{coop::consume_budget, yield_now};
 
 use crate::server::{
     call::{reasons::Refusal, shared::Connection, state::Call},
@@ -23,7 +25,7 @@ use crate::{
         io::ReadHalf,
         limiter::Load,
         messages::message_cost,
-        stall::PARTS,
+        stall::{InboxLimit::Shared, PARTS, stalled},
         violations::Violations,
         wire::{FrameReader, hung_up},
     },
@@ -153,10 +155,35 @@ async fn wait_for_handler(
             }
         }
         let (limits, load) = (connection.inbox_limits(), Load::cost(message_cost(bytes)));
-        if limits.try_acquire(load).is_none() && limits.acquire(load).await.is_none() {
-            return Err(Refusal::limit("too many bytes wait for handlers that take none").into());
+        if limits.try_acquire(load).is_some() {
+            return Ok(());
         }
-        Ok(())
+        let has_stalled = !call.end.has_waits() && call.inbox().has_stalled(patience);
+        let wait = match has_stalled {
+            true => patience.begin(Shared, false, Duration::ZERO),
+            false => patience.begin_whole(Shared),
+        };
+        let admitted = match has_stalled {
+            false => limits.acquire(load).await,
+            true if wait.time.is_zero() => {
+                // A handler that was just woken runs first.
+                yield_now().await;
+                limits.try_acquire(load)
+            }
+            true => tokio::select! {
+                biased;
+                admitted = limits.acquire(load) => admitted,
+                _ = stalled(wait.time, &|| 0, &is_paused) => None,
+            },
+        };
+        if admitted.is_some() {
+            return Ok(());
+        }
+        // A limit that has stalled refuses at once, which is no wait.
+        if wait.began.elapsed() >= wait.time {
+            patience.note_timeout(wait);
+        }
+        Err(Refusal::limit("too many bytes wait for handlers that take none").into())
     };
     tokio::select! {
         biased;

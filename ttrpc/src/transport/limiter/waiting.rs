@@ -88,13 +88,6 @@ impl Quota {
         wakers
     }
 
-    /// Notes that a wait has timed out, unless something has been released after all.
-    fn note_stall(&mut self, releases: u64) -> bool {
-        let is_stalled = self.releases == releases;
-        self.is_stalled |= is_stalled;
-        is_stalled
-    }
-
     /// Grants nothing any more. Returns the wakers of all waiters.
     pub(in crate::transport) fn close(&mut self) -> Wakers {
         self.is_closed = true;
@@ -172,14 +165,14 @@ impl Limiter {
     /// something is.
     pub(crate) async fn stall(&self, stall_timeout: Duration, is_paused: Condition<'_, bool>) {
         let releases = || self.quota(|quota| quota.releases);
-        while !self.is_stalled()
-            && !self.note_stall(stalled(stall_timeout, &releases, is_paused).await)
-        {}
+        while !self.is_stalled() {
+            self.note_stall(stalled(stall_timeout, &releases, is_paused).await);
+        }
     }
 
-    /// Notes that a wait has timed out, unless something has been released after all.
-    pub(in crate::transport) fn note_stall(&self, releases: u64) -> bool {
-        self.quota(|quota| quota.note_stall(releases))
+    /// Notes that a wait has timed out after so many releases.
+    pub(in crate::transport) fn note_stall(&self, releases: u64) {
+        self.quota(|quota| quota.releases_at_stall = quota.releases_at_stall.max(Some(releases)));
     }
 
     /// Waits until no more than this is in use. It blocks no waiter.
