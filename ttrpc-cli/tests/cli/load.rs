@@ -243,18 +243,11 @@ fn requests_take_turns_and_templates_are_made_for_each_call() {
     assert!(loading.wait().unwrap().success());
     let ran = run(&["load", &server.address, "Echo", "payload={{nothing}}"]);
     assert!(ran.code == 2 && ran.stderr.contains("--literal"), "{ran:?}");
-    let ran = run(&[
-        "load",
-        &server.address,
-        "Wait",
-        "key={{nothing}}",
-        "--literal",
-        "--timeout",
-        "1ms",
-        "-n",
-        "1",
-    ]);
-    assert_eq!(ran.code, 64 + 4, "{ran:?}");
+    // The server sends back what it has received.
+    let literal = ["code=5", "message={{nothing}}", "--literal", "-n", "1"];
+    let ran = run(&[&["load", &*server.address, "Fail"], &literal[..]].concat());
+    assert_eq!(ran.code, 64 + 5, "{ran:?}");
+    assert!(ran.stderr.contains("NOT_FOUND: {{nothing}}"), "{ran:?}");
 }
 
 #[test]
