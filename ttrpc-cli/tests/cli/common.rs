@@ -186,6 +186,13 @@ pub fn ttrpc_as_it_is(arguments: &[&str]) -> Command {
     command
 }
 
+/// The program, asked by this shell to complete words. It waits for the server however long the machine takes.
+pub fn completing(shell: &str, words: &[&str]) -> Command {
+    let mut command = ttrpc_as_it_is(&[&["--"], words].concat());
+    command.env("TTRPC_COMPLETE", shell).env("TTRPC_COMPLETE_TIMEOUT", LONG);
+    command
+}
+
 /// The program behaves as in a shell, whatever the tests' environment wants.
 pub fn as_in_a_shell(command: &mut Command) {
     // Cargo's OUT_DIR is a build script's, which is told what was read.
