@@ -4,6 +4,7 @@ use std::{
     io::{BufRead, BufReader, Read},
     process::{Command, Stdio},
     sync::{Arc, OnceLock},
+    time::Duration,
 };
 
 use tokio::sync::mpsc;
@@ -14,14 +15,20 @@ use ttrpc_nri::{
     runtime::{Adaptation, Host, RuntimeInfo, UpdateContainers},
 };
 
+/// How long a test waits for what must happen.
+const PATIENCE: Duration = Duration::from_secs(600);
+
 /// Reports each plugin that is about to be synchronized. From then on events wait until it takes part.
 struct Fake {
     synchronizes: mpsc::UnboundedSender<()>,
 }
 
+/// It waits for its plugins however long the machine takes.
 fn fake() -> (Adaptation, mpsc::UnboundedReceiver<()>) {
     let (synchronizes, synchronized) = mpsc::unbounded_channel();
-    (Adaptation::new(RuntimeInfo::new("fake", "1.2"), Fake { synchronizes }), synchronized)
+    let about = RuntimeInfo::new("fake", "1.2");
+    let about = about.registration_timeout(PATIENCE).request_timeout(PATIENCE);
+    (Adaptation::new(about, Fake { synchronizes }), synchronized)
 }
 
 #[async_trait]
@@ -131,6 +138,22 @@ async fn output(mut command: Command) -> (bool, String) {
     (output.status.success(), text + &String::from_utf8_lossy(&output.stderr))
 }
 
+/// The output for a server that accepts and never answers. Connecting has the same timeout as the answer: where the machine was
+/// too slow for that, the next one is twice as long.
+async fn unanswered(arguments: &[&str]) -> (bool, String) {
+    let mut limit = Duration::from_millis(200);
+    loop {
+        assert!(limit < PATIENCE, "less than {limit:?} was not enough");
+        let mut command = ttrpc(arguments);
+        command.args(["--timeout", &format!("{}ms", limit.as_millis())]);
+        let (is_called, text) = output(command).await;
+        if !text.contains("not accepted within") {
+            return (is_called, text);
+        }
+        limit *= 2;
+    }
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn check_names_the_runtime_and_watch_prints_events() {
     let folder = tempfile::tempdir().expect("there is a folder for files");
@@ -217,10 +240,10 @@ async fn a_socket_of_nri_and_one_that_is_none_are_told_apart() {
     let listener = Listener::bind(&nri).expect("the path is free");
     let served = tokio::spawn(async move { Arc::new(adaptation).serve(listener).await });
     let method = "nri.pkg.api.v1alpha1.Runtime/UpdateContainers";
-    let list: &[&str] = &["list", &nri, "--timeout", "200ms"];
-    let call: &[&str] = &["call", &nri, method, "{}", "--schema", "builtin", "--timeout", "200ms"];
+    let list: &[&str] = &["list", &nri];
+    let call: &[&str] = &["call", &nri, method, "{}", "--schema", "builtin"];
     for arguments in [list, call] {
-        let (is_called, text) = output(ttrpc(arguments)).await;
+        let (is_called, text) = unanswered(arguments).await;
         assert!(!is_called && text.contains("NRI's socket"), "{text}");
     }
     served.abort();

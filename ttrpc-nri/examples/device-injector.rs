@@ -78,7 +78,7 @@ mod tests {
 
     use super::*;
 
-    #[tokio::test]
+    #[tokio::test(start_paused = true)]
     async fn devices_are_injected_as_they_are_on_the_host() {
         let runtime = Runtime::start(DeviceInjector).await;
         let pod = PodSandbox::named("p")

@@ -63,7 +63,7 @@ mod tests {
 
     use super::*;
 
-    #[tokio::test]
+    #[tokio::test(start_paused = true)]
     async fn containers_are_pinned_to_what_the_annotation_names() {
         let runtime = Runtime::start(Pinner).await;
         let pod = PodSandbox::named("p").with_annotation("pin.example/cpus", "0-1");

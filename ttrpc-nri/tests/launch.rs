@@ -1,6 +1,8 @@
 //! Installed plugins are launched with their connection, their names and nothing else. The plugin is this program.
 
-use std::{env, error::Error as _, fs, os::unix::fs::symlink, path::Path, sync::Arc};
+use std::{
+    env, error::Error as _, fs, os::unix::fs::symlink, path::Path, sync::Arc, time::Duration,
+};
 
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
@@ -87,7 +89,11 @@ async fn installed_plugins_are_launched_and_those_that_fail_are_left_out() {
     fs::write(folder.path().join("this.conf"), "of a file").expect("there is room");
     symlink(Path::new("/bin/true"), folder.path().join("30-config")).expect("it is ours");
     fs::create_dir(folder.path().join("config.conf")).expect("it is ours");
-    let adaptation = Adaptation::new(RuntimeInfo::new("test", "1"), Nothing);
+    // Time for programs that a busy machine starts.
+    let patience = Duration::from_secs(600);
+    let about = RuntimeInfo::new("test", "1");
+    let about = about.registration_timeout(patience).request_timeout(patience);
+    let adaptation = Adaptation::new(about, Nothing);
     let failed =
         adaptation.launch(folder.path(), folder.path()).await.expect("the names are valid");
     assert_eq!(failed.len(), 2);
@@ -115,7 +121,7 @@ async fn installed_plugins_are_launched_and_those_that_fail_are_left_out() {
     let pid = pidfd_open(pid.expect("the plugin says it"), PidfdFlags::empty()).expect("it runs");
     let request = CreateContainerRequest { pod: None, container: Some(Container::named("break")) };
     adaptation.create_container(request).await.expect("it goes on without the plugin");
-    let limit = Timespec { tv_sec: 60, tv_nsec: 0 };
+    let limit = Timespec { tv_sec: 600, tv_nsec: 0 };
     let ended = poll(&mut [PollFd::new(&pid, PollFlags::IN)], Some(&limit));
     assert_eq!(ended.expect("it is waited for"), 1, "the plugin still runs");
 }

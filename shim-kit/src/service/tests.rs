@@ -156,9 +156,10 @@ pub(crate) struct Fixture {
 }
 
 impl Fixture {
+    /// It waits for readers and execs however long the machine takes.
     pub async fn new() -> Fixture {
         let alone = reaper::COLLECTING.lock().await;
-        let shim = Shim::new("default", Duration::from_millis(300));
+        let shim = Shim::new("default", LONG);
         let mut children = signal(SignalKind::child()).unwrap();
         let reaper = shim.reaper.clone();
         let collecting = tokio::spawn(async move {
@@ -430,7 +431,8 @@ async fn a_shim_that_was_to_end_while_it_made_a_container_ends_when_that_fails()
 /// only then.
 #[tokio::test(flavor = "current_thread")]
 async fn execs_that_hang_or_wait_end_with_their_container() {
-    let fixture = Fixture::new().await;
+    let mut fixture = Fixture::new().await;
+    fixture.service.shim.patience = Duration::from_millis(300);
     fixture.run("exec sleep 1000").await.unwrap();
     // More than are made at a time.
     let count = 2 * std::thread::available_parallelism().unwrap().get() + 2;
@@ -610,7 +612,8 @@ async fn a_runtime_that_panics_has_failed() {
 /// One container's output at a FIFO that nobody reads stopped the shim of the whole pod.
 #[tokio::test(flavor = "current_thread")]
 async fn an_output_that_nobody_takes_keeps_no_call_waiting() {
-    let fixture = Fixture::new().await;
+    let mut fixture = Fixture::new().await;
+    fixture.service.shim.patience = Duration::from_millis(300);
     let path = fixture.folder.path().join("a fifo");
     let (kind, mode) = (rustix::fs::FileType::Fifo, rustix::fs::Mode::RWXU);
     rustix::fs::mknodat(rustix::fs::CWD, &path, kind, mode, 0).unwrap();

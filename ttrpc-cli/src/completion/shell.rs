@@ -17,7 +17,7 @@ use clap_complete::{
 use super::Candidate;
 use crate::{
     failure::Failure,
-    options::{MetadataOption, SchemaOptions},
+    options::{MetadataOption, SchemaOptions, parse_duration},
     schema::{self, Schema},
     session,
 };
@@ -27,6 +27,9 @@ const VARIABLE: &str = "TTRPC_COMPLETE";
 
 /// How long connecting to a server, and its answer, may take: somebody waits at the keyboard.
 const TIMEOUT: Duration = Duration::from_millis(500);
+
+/// Names another time, for servers that are far away.
+const TIMEOUT_VARIABLE: &str = "TTRPC_COMPLETE_TIMEOUT";
 
 const SHELLS: Shells<'static> = Shells(&[&Bash, &Fish, &Zsh]);
 
@@ -132,12 +135,14 @@ fn schema_of(matches: &ArgMatches) -> Option<Schema> {
     }
     let MetadataOption { metadata } = MetadataOption::from_arg_matches(matches).unwrap_or_default();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().ok()?;
+    let named = std::env::var(TIMEOUT_VARIABLE).ok();
+    let limit = named.and_then(|text| parse_duration(&text).ok()).unwrap_or(TIMEOUT);
     let asked = async {
-        let client = session::connect(address, Some(TIMEOUT)).await.ok()?;
+        let client = session::connect(address, Some(limit)).await.ok()?;
         let client = session::with_defaults(client, metadata, None);
-        session::find_schema(&client, &options, Some(TIMEOUT)).await.ok()
+        session::find_schema(&client, &options, Some(limit)).await.ok()
     };
-    let schema = runtime.block_on(async { tokio::time::timeout(TIMEOUT, asked).await.ok()? });
+    let schema = runtime.block_on(async { tokio::time::timeout(limit, asked).await.ok()? });
     runtime.shutdown_background();
     schema
 }

@@ -133,12 +133,31 @@ pub fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
 /// How long a command waits for something that hangs: where the machine was too slow for the others meanwhile, it is
 /// tried with twice of it. A program for which none is enough fails the test after [`PATIENCE`].
 pub fn doubled(first: Duration) -> impl Iterator<Item = String> {
+    doubled_limits(first).map(in_millis)
+}
+
+/// The limits of [`doubled`].
+fn doubled_limits(first: Duration) -> impl Iterator<Item = Duration> {
     let begin = Instant::now();
     let limits = iter::successors(Some(first), |limit| Some(*limit * 2));
-    limits.map(move |limit| {
+    limits.inspect(move |limit| {
         assert!(begin.elapsed() < PATIENCE, "less than {limit:?} was not enough");
-        format!("{}ms", limit.as_millis())
     })
+}
+
+fn in_millis(limit: Duration) -> String {
+    format!("{}ms", limit.as_millis())
+}
+
+/// Runs the program for a server that accepts and never answers. Connecting has the same `--timeout` as the answer: where
+/// the machine was too slow for that, the next one is twice as long. Returns the run that has connected, and its timeout.
+pub fn run_unanswered(arguments: &[&str]) -> (Ran, Duration) {
+    let mut runs = doubled_limits(Duration::from_millis(100)).map(|limit| {
+        let timeout = in_millis(limit);
+        (run(&[arguments, &["--timeout", &timeout]].concat()), limit)
+    });
+    let has_connected = |ran: &Ran| ran.code != 3 || !ran.stderr.contains("not accepted within");
+    runs.find(|(ran, _)| has_connected(ran)).expect("it is tried until it fails")
 }
 
 /// The program. However long the machine takes, it waits for answers, and makes all the calls of a load, unless the
@@ -164,6 +183,13 @@ pub fn ttrpc_as_it_is(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_ttrpc"));
     command.args(arguments).stdin(Stdio::null());
     as_in_a_shell(&mut command);
+    command
+}
+
+/// The program, asked by this shell to complete words. It waits for the server however long the machine takes.
+pub fn completing(shell: &str, words: &[&str]) -> Command {
+    let mut command = ttrpc_as_it_is(&[&["--"], words].concat());
+    command.env("TTRPC_COMPLETE", shell).env("TTRPC_COMPLETE_TIMEOUT", LONG);
     command
 }
 

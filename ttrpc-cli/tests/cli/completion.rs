@@ -4,8 +4,13 @@ use std::process::Command;
 
 use crate::common::*;
 
-/// What bash completes of a line, with what it takes for the last word.
+/// What bash completes of a line, with what it takes for the last word, however long the machine takes.
 fn bash(line: &str, word: &str) -> Vec<String> {
+    bash_within(Some(LONG), line, word)
+}
+
+/// What bash completes within this time, or within the time that the program has by default.
+fn bash_within(timeout: Option<&str>, line: &str, word: &str) -> Vec<String> {
     let program = env!("CARGO_BIN_EXE_ttrpc");
     let folder = std::path::Path::new(program).parent().unwrap().display();
     let script = format!(
@@ -13,7 +18,9 @@ fn bash(line: &str, word: &str) -> Vec<String> {
          _ttrpc ttrpc \"$2\" 2>/dev/null; printf '%s\\n' \"${{COMPREPLY[@]}}\""
     );
     let mut command = Command::new("bash");
-    let output = command.args(["--norc", "-c", &script, "bash", line, word]).output().unwrap();
+    command.args(["--norc", "-c", &script, "bash", line, word]);
+    command.envs(timeout.map(|timeout| ("TTRPC_COMPLETE_TIMEOUT", timeout)));
+    let output = command.output().unwrap();
     let text = String::from_utf8(output.stdout).unwrap();
     text.lines().filter(|line| !line.is_empty()).map(str::to_owned).collect()
 }
@@ -52,7 +59,8 @@ fn a_server_that_is_not_there_or_says_nothing_completes_nothing() {
     let silent = listener.path().join("a.sock");
     let _listener = std::os::unix::net::UnixListener::bind(&silent).unwrap();
     for address in ["/no/such.sock", silent.to_str().unwrap(), "tcp://", "'", "$(false)"] {
-        assert_eq!(bash(&format!("ttrpc call {address} Sa"), "Sa"), [""; 0], "{address}");
+        let line = format!("ttrpc call {address} Sa");
+        assert_eq!(bash_within(None, &line, "Sa"), [""; 0], "{address}");
     }
 }
 
@@ -63,11 +71,10 @@ fn zsh_and_fish_are_answered_as_they_ask() {
     assert!(script.starts_with("#compdef ttrpc"), "{script}");
     assert!(run(&["completions", "fish"]).ok().contains("complete "));
     assert_eq!(run(&["completions", "powershell"]).code, 2);
-    let words = ["--", "ttrpc", "call", &server.address, "Conformance/Ech"];
+    let words = ["ttrpc", "call", &server.address, "Conformance/Ech"];
     for shell in ["zsh", "fish"] {
-        let mut command = ttrpc_as_it_is(&words);
-        command.env("TTRPC_COMPLETE", shell).env("_CLAP_COMPLETE_INDEX", "3");
-        let ran: Ran = command.output().unwrap().into();
+        let mut command = completing(shell, &words);
+        let ran: Ran = command.env("_CLAP_COMPLETE_INDEX", "3").output().unwrap().into();
         let told = ran.ok();
         assert!(told.contains("Conformance/Echo"), "{shell}: {told}");
         assert!(told.contains("(EchoRequest) → EchoReply") || told.contains("EchoRe"), "{told}");

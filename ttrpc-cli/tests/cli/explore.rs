@@ -232,18 +232,20 @@ fn a_server_that_closes_the_connection_at_once_may_be_another_kind_of_server() {
 fn a_server_that_does_not_answer_is_given_longer_where_that_is_possible() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("hanging.sock");
-    let listener = UnixListener::bind(&path).unwrap();
-    let hung = run(&["list", path.to_str().unwrap(), "--timeout", "100ms"]);
+    let _listener = UnixListener::bind(&path).unwrap();
+    let (hung, timeout) = run_unanswered(&["list", path.to_str().unwrap()]);
     assert_eq!(hung.code, 64 + 4);
-    assert!(hung.stderr.contains("--timeout gives it longer than 100ms"), "{}", hung.stderr);
+    let longer = format!("--timeout gives it longer than {timeout:?}");
+    assert!(hung.stderr.contains(&longer), "{}", hung.stderr);
 
     // `trace` has no such option. It is ended by closing the connection in its place.
+    let path = folder.path().join("ending.sock");
+    let listener = UnixListener::bind(&path).unwrap();
     let upstream = path.to_str().unwrap();
     let mut trace = ttrpc(&["trace", "--listen", "tcp://127.0.0.1:0", "--upstream", upstream])
         .stderr(std::process::Stdio::piped())
         .spawn()
         .unwrap();
-    drop(listener.accept().unwrap());
     let (mut stream, _) = listener.accept().unwrap();
     stream.read_exact(&mut [0; 10]).unwrap();
     drop(stream);

@@ -266,7 +266,7 @@ fn a_schema_whose_names_are_none_is_refused() {
         }
         // What a shell would run is not completed.
         let line = format!("ttrpc call {} ", server.address);
-        let completed = ttrpc_as_it_is(&["--", &line, ""]).env("TTRPC_COMPLETE", "bash").output();
+        let completed = completing("bash", &[&line, ""]).output();
         let completed = Ran::from(completed.unwrap());
         assert!(!completed.stdout.contains(name), "{completed:?}");
     }

@@ -120,8 +120,11 @@ fn no_call_whose_deadline_has_passed_is_counted_as_replied() {
     // The schema is not asked for, which would have no more time than a call.
     let proto = conformance_proto().display().to_string();
     let data = "{\"millis\": 3600000}";
-    let options = ["--proto", &proto, "-n", "200", "-c", "50", "--timeout", "50ms", "-d", data];
-    let load = counted(counting.start_load(&[&["Sleep"], &options[..]].concat()));
+    let address = &*counting.server.address;
+    let load = ["load", "--json", address, "Sleep", "--proto", &proto, "-d", data];
+    let (load, _) = run_unanswered(&[&load[..], &["-n", "200", "-c", "50"]].concat());
+    assert_eq!(load.code, 64 + 4, "{load:?}");
+    let load: Value = serde_json::from_str(&load.stdout).unwrap();
     assert_eq!(load["errors"], json!({"DEADLINE_EXCEEDED": 200}), "{load}");
     counting.server.settle();
     let late = counting.ended(SLEEP, "DEADLINE_EXCEEDED", "deadline_here");

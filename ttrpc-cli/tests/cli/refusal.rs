@@ -158,7 +158,7 @@ fn metadata_goes_with_every_call_also_with_those_that_ask_for_the_schema() {
         assert_eq!(ran.code, 0, "{command:?}: {ran:?}");
     }
     let line = format!("ttrpc call -H word:sesame {address} Ech");
-    let completed = ttrpc_as_it_is(&["--", &line, "Ech"]).env("TTRPC_COMPLETE", "bash").output();
+    let completed = completing("bash", &[&line, "Ech"]).output();
     assert!(Ran::from(completed.unwrap()).stdout.contains("Echo"), "by completion");
     let ran = run_with_input(&["explore", address, "-H", "word:sesame", "--no-history"], "Echo\n");
     assert_eq!(ran.code, 0, "{ran:?}");

@@ -299,9 +299,9 @@ fn a_snapshot_that_does_not_come_says_what_to_do() {
     let _listener = UnixListener::bind(&socket).unwrap();
     add_bundle(folder.path(), "web", &socket);
     let state = folder.path().to_str().unwrap();
-    let hung = run(&["shims", "debug", "web", "--timeout", "100ms", "--state", state]);
+    let (hung, timeout) = run_unanswered(&["shims", "debug", "web", "--state", state]);
     assert_eq!(hung.code, 64 + 4);
-    assert!(hung.stderr.contains("within 100ms"), "{}", hung.stderr);
+    assert!(hung.stderr.contains(&format!("within {timeout:?}")), "{}", hung.stderr);
     assert!(hung.stderr.contains("`ttrpc shims`"), "{}", hung.stderr);
 }
 

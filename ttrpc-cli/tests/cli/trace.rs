@@ -707,24 +707,34 @@ fn the_slowest_calls_are_shown_first_and_no_others() {
     let (address, file) = (path(&server, "t.sock"), path(&server, "slow.trace"));
     let more = ["--listen", &*address, "--upstream", &*server.address, "--record", &*file];
     let trace = Trace::start(&[&more[..], &["--slowest", "2"]].concat());
-    for millis in ["1", "60", "2", "30"] {
-        let millis = format!("millis={millis}");
-        run(&[
-            "call",
-            &address,
-            "Sleep",
-            &millis,
-            "--proto",
-            conformance_proto().to_str().unwrap(),
-        ])
-        .ok();
+    let proto = conformance_proto();
+    let wait = |key: &str| {
+        let call = ["call", &address, "Wait", key, "--timeout", "0"];
+        let mut command = ttrpc(&[&call[..], &["--proto", proto.to_str().unwrap()]].concat());
+        command.stdout(Stdio::null()).spawn().unwrap()
+    };
+    let release = |key: &str, mut waiting: Child| {
+        run(&["call", &server.address, "Release", key]).ok();
+        assert!(waiting.wait().unwrap().success());
+    };
+    // Each call that takes longer begins before the shorter ones, and ends after them.
+    let slowest = wait("key=slowest");
+    server.wait_for_calls("Wait", 1);
+    let slow = wait("key=slow");
+    server.wait_for_calls("Wait", 2);
+    for key in ["key=first", "key=second"] {
+        let waiting = wait(key);
+        server.wait_for_calls("Wait", 3);
+        release(key, waiting);
     }
+    release("key=slow", slow);
+    release("key=slowest", slowest);
     let (calls, summary) = trace.finish();
-    let slept: Vec<_> = calls.iter().map(|call| call["request"]["millis"].clone()).collect();
-    assert_eq!(slept, ["60", "30"]);
+    let keys: Vec<_> = calls.iter().map(|call| call["request"]["key"].clone()).collect();
+    assert_eq!(keys, ["slowest", "slow"]);
     assert_eq!(summary["methods"][0]["calls"], 4, "all are counted: {summary}");
     let shown = run(&["show", &file, "--slowest", "1"]).ok();
-    assert!(shown.contains("\"60\"") && !shown.contains("\"30\""), "{shown}");
+    assert!(shown.contains("\"slowest\"") && !shown.contains("\"slow\""), "{shown}");
     assert_eq!(run(&["show", &file, "--slowest", "0"]).code, 2);
 }
 

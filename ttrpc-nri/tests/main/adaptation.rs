@@ -8,10 +8,10 @@ use ttrpc_nri::{
     Container, ContainerAdjustment, ContainerEviction, ContainerUpdate, Context, Creation, Error,
     Event, EventMask, Plugin, PluginId, PodSandbox, Runtime, Status, Stub, plugin, proto,
     proto::CreateContainerRequest,
-    runtime::{Adaptation, Host, RuntimeInfo, UpdateContainers},
+    runtime::{Adaptation, Host, UpdateContainers},
 };
 
-use crate::raw::Raw;
+use crate::{hand::patient, raw::Raw};
 
 /// A runtime with one pod and one container, which counts updates.
 #[derive(Clone, Default)]
@@ -108,7 +108,7 @@ pub async fn connect(
 
 pub fn adaptation() -> (Fake, Adaptation) {
     let fake = Fake::default();
-    (fake.clone(), Adaptation::new(RuntimeInfo::new("fake", "1"), fake))
+    (fake.clone(), Adaptation::new(patient(), fake))
 }
 
 #[tokio::test]
@@ -373,7 +373,7 @@ async fn a_plugin_whose_reply_is_longer_than_a_frame_is_disconnected_and_the_req
 #[tokio::test]
 async fn a_plugin_takes_part_whose_first_updates_fail() {
     let fake = Fake { refuses: true, ..Fake::default() };
-    let adaptation = Adaptation::new(RuntimeInfo::new("fake", "1"), fake);
+    let adaptation = Adaptation::new(patient(), fake);
     let mut stubs = JoinSet::new();
     connect(&adaptation, &mut stubs, "10", "a", Appends { key: "X", name: "a" }).await;
     assert_eq!(adaptation.plugins().len(), 1);
@@ -382,7 +382,7 @@ async fn a_plugin_takes_part_whose_first_updates_fail() {
 #[tokio::test]
 async fn a_plugin_is_refused_while_its_runtime_cannot_list_what_exists() {
     let fake = Fake { is_broken: true, ..Fake::default() };
-    let adaptation = Adaptation::new(RuntimeInfo::new("fake", "1"), fake);
+    let adaptation = Adaptation::new(patient(), fake);
     let (here, there) = UnixStream::pair().expect("descriptors are left");
     let stub = tokio::spawn(Stub::new(Pins("1")).index("10").name("a").connection(there).run());
     let error = adaptation.add(here).await.expect_err("it is not synchronized");

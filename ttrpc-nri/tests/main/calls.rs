@@ -15,7 +15,7 @@ use crate::{
     plugins::{All, Caller, both},
 };
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn containers_may_be_updated_from_inside_of_a_handler() {
     let mut runtime = testing::Runtime::start(All::default()).await;
     let (pod, mut container) = both();

@@ -10,7 +10,7 @@ use ttrpc_nri::{
 
 use crate::plugins::{All, Nothing, Starts, both};
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_plugin_sees_every_event_from_its_registration_to_shutdown() {
     let all = All::default();
     let log = all.log.clone();
@@ -87,7 +87,7 @@ async fn a_plugin_sees_every_event_from_its_registration_to_shutdown() {
     assert_eq!(log.take(), ["shutdown"]);
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn the_subscription_is_what_is_implemented() {
     let runtime = testing::Runtime::start(Starts).await;
     assert_eq!(runtime.plugin().events(), EventMask::NONE.with(Event::StartContainer));
@@ -98,7 +98,7 @@ async fn the_subscription_is_what_is_implemented() {
     assert_eq!(runtime.plugin().events(), EventMask::NONE.with(Event::StartContainer));
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn no_handler_is_called_for_the_event_that_stands_for_none() {
     let all = All::default();
     let log = all.log.clone();
@@ -115,7 +115,7 @@ async fn no_handler_is_called_for_the_event_that_stands_for_none() {
     assert!(log.take().is_empty());
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn an_old_runtime_is_asked_for_no_new_events() {
     let about = RuntimeInfo::new("containerd", "v1.7.27").nri_version("");
     let runtime = Setup::default().about(about).start(All::default()).await.expect("it starts");
@@ -124,7 +124,7 @@ async fn an_old_runtime_is_asked_for_no_new_events() {
     assert_eq!(runtime.plugin().events(), EventMask::ALL - new.into_iter().collect());
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn what_a_plugin_does_not_implement_has_an_empty_reply() {
     let runtime = testing::Runtime::start(Nothing).await;
     let client = runtime.plugin().client();
@@ -144,7 +144,7 @@ async fn what_a_plugin_does_not_implement_has_an_empty_reply() {
     assert!(!verdict.expect("it is answered").reject);
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_panic_answers_internal_and_the_plugin_goes_on() {
     let runtime = testing::Runtime::start(All::default()).await;
     let (pod, mut container) = both();

@@ -1,6 +1,6 @@
 //! One plugin under a runtime that does nothing: with a stub, or with a service of its own.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use tokio::io::duplex;
 use ttrpc::{
@@ -32,10 +32,17 @@ impl UpdateContainers for NoUpdates {
     }
 }
 
+/// How long a runtime of a test waits for what must happen.
+pub const PATIENCE: Duration = Duration::from_secs(600);
+
+/// A runtime that waits for its plugins however long the machine takes.
+pub fn patient() -> RuntimeInfo {
+    RuntimeInfo::new("test", "1").registration_timeout(PATIENCE).request_timeout(PATIENCE)
+}
+
 /// Waits for a plugin's registration.
 pub async fn accept(stream: impl Into<Connection>) -> Result<PluginConnection, Error> {
-    let about = Arc::new(RuntimeInfo::new("test", "1"));
-    PluginConnection::external(stream, about, Arc::new(NoUpdates)).await
+    PluginConnection::external(stream, Arc::new(patient()), Arc::new(NoUpdates)).await
 }
 
 /// A plugin without a stub.
@@ -47,14 +54,16 @@ impl Service for ByHand {
     }
 }
 
-/// Connects and registers such a plugin, which lives while the multiplexer does.
+/// Connects and registers such a plugin, which lives while the multiplexer does. It has the times that a runtime gives by default.
 pub async fn registered(plugin: ByHand) -> (PluginConnection, Mux) {
     let (here, there) = duplex(1 << 16);
     let ids = [ConnId::PLUGIN, ConnId::RUNTIME];
     let (mux, [served, called]) = Mux::start(Connection::new(there), MuxConfig::default(), ids);
     let server = Server::builder().add_service(plugin).connection(served);
     tokio::spawn(server.build().expect("it has a connection").serve());
-    let accepted = tokio::spawn(accept(Connection::new(here)));
+    let about = Arc::new(RuntimeInfo::new("test", "1"));
+    let external = PluginConnection::external(Connection::new(here), about, Arc::new(NoUpdates));
+    let accepted = tokio::spawn(external);
     let request = RegisterPluginRequest {
         plugin_name: "hand".into(),
         plugin_idx: "10".into(),

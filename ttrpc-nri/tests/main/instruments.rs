@@ -15,11 +15,11 @@ use ttrpc_nri::{
     Container, ContainerEviction, ContainerUpdate, Context, Instruments, PluginId, PodSandbox,
     Status, Stub,
     proto::CreateContainerRequest,
-    runtime::{Adaptation, Host, RuntimeInfo, UpdateContainers},
+    runtime::{Adaptation, Host, UpdateContainers},
     testing::Setup,
 };
 
-use crate::plugins::Caller;
+use crate::{hand::patient, plugins::Caller};
 
 /// What was seen, in order.
 #[derive(Clone, Default)]
@@ -92,7 +92,7 @@ impl Host for Observed {
     }
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_plugin_observes_and_intercepts_calls_both_ways_and_sees_its_connection() {
     let log = Log::default();
     let (plugin, runtime) = Caller::new();
@@ -120,7 +120,7 @@ async fn a_plugin_observes_and_intercepts_calls_both_ways_and_sees_its_connectio
 #[tokio::test]
 async fn a_runtime_observes_and_intercepts_calls_both_ways_and_sees_its_connections() {
     let log = Log::default();
-    let adaptation = Adaptation::new(RuntimeInfo::new("test", "1"), Observed(log.clone()));
+    let adaptation = Adaptation::new(patient(), Observed(log.clone()));
     let (here, there) = UnixStream::pair().expect("descriptors are left");
     let (plugin, runtime) = Caller::new();
     let stub = Stub::new(plugin).name("a").index("10").connection(there);
@@ -146,7 +146,7 @@ async fn a_runtime_observes_and_intercepts_calls_both_ways_and_sees_its_connecti
     stub.await.expect("it does not panic").expect_err("nobody asked it to end");
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_test_decides_which_updates_fail() {
     let (plugin, runtime) = Caller::new();
     let setup = Setup::default().answer_updates(|updates| match updates {
@@ -183,7 +183,7 @@ async fn a_plugin_waits_for_a_socket_that_is_not_there_yet() {
         accepted = listener.accept() => accepted.expect("the plugin connects"),
         ended = &mut stub => panic!("the plugin has given up: {ended:?}"),
     };
-    let adaptation = Adaptation::new(RuntimeInfo::new("test", "1"), Observed(Log::default()));
+    let adaptation = Adaptation::new(patient(), Observed(Log::default()));
     adaptation.add(stream).await.expect("it registers");
     drop(adaptation);
     stub.await.expect("it does not panic").expect_err("nobody asked it to end");

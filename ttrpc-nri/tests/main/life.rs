@@ -27,7 +27,7 @@ use crate::{
     raw::Raw,
 };
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn synchronize_in_parts_reaches_the_plugin_whole() {
     let all = All::default();
     let log = all.log.clone();
@@ -38,7 +38,7 @@ async fn synchronize_in_parts_reaches_the_plugin_whole() {
     assert_eq!(runtime.synchronized().len(), 1);
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_plugin_that_refuses_its_configuration_ends_with_the_reason() {
     let error =
         Setup::default().config("refuse").start(All::default()).await.expect_err("it refuses");
@@ -46,7 +46,7 @@ async fn a_plugin_that_refuses_its_configuration_ends_with_the_reason() {
     assert_eq!(status.message(), "a bad configuration");
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn the_reason_of_the_end_is_kept() {
     let runtime = testing::Runtime::start(Starts).await;
     let error = runtime.disconnect().await.expect_err("nobody asked it to end");

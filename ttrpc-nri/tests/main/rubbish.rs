@@ -7,7 +7,7 @@ use ttrpc_nri::{Stub, proto::ConfigureRequest};
 
 use crate::{
     adaptation::{Pins, adaptation, connect, request},
-    hand::PLUGIN,
+    hand::{PATIENCE, PLUGIN},
     plugins::Starts,
     raw::{self, Frame, REQUEST, RESPONSE, Raw, mux},
 };
@@ -43,7 +43,7 @@ const RUBBISH: &[(&str, Rubbish)] = &[
 ];
 
 /// The times of a registration and of a request, and two requests more.
-const LONGEST: Duration = Duration::from_secs(5 + 2 + 2 * 2);
+const LONGEST: Duration = Duration::from_secs(4 * PATIENCE.as_secs());
 
 #[tokio::test(start_paused = true)]
 async fn a_plugin_that_answers_with_rubbish_harms_no_other_plugin() {
