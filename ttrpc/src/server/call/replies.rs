@@ -16,7 +16,7 @@
 //!
 //! The client blocks such handlers, and they may hold what others need. So they wait only while the client reads.
 //! When it has read nothing for a whole [`stall_timeout`], those that have begun resume, and replies that exceed
-//! the limit are dropped, until it allows some.
+//! the limit are dropped, until a frame has been written to its end.
 //!
 //! [`reply_bytes_per_connection`]: field@crate::ServerConfig::reply_bytes_per_connection
 //! [`reply_bytes`]: field@crate::ServerConfig::reply_bytes
