@@ -94,20 +94,14 @@ pub(crate) enum InboxLimit {
 struct Budget {
     /// The date of the last wait that has timed out after the whole `stall_timeout`; 0 for none.
     last_timed_out: u64,
-    spent: Option<Spent>,
+    /// When the budget is whole again; `None` if nothing was ever spent.
+    whole_at: Option<Instant>,
 }
 
-/// The part of the budget that was spent at a moment.
-#[derive(Clone, Copy, Debug)]
-struct Spent {
-    time: Duration,
-    at: Instant,
-}
-
-impl Spent {
-    /// Returns what is spent now, if all but this much of the time since then refills the budget.
-    fn now(self, charged: Duration) -> Duration {
-        self.time.saturating_sub(self.at.elapsed().saturating_sub(charged))
+impl Budget {
+    /// Returns what is spent at this moment.
+    fn spent(&self, now: Instant) -> Duration {
+        self.whole_at.map_or(Duration::ZERO, |whole_at| whole_at.saturating_duration_since(now))
     }
 }
 
@@ -150,8 +144,7 @@ impl StallBudget {
     /// Begins to wait for a consumer. `is_read` says that it has taken something before.
     pub(crate) fn begin(&self, limit: InboxLimit, is_read: bool, credit: Duration) -> ConsumerWait {
         let stall_timeout = self.stall_timeout;
-        let spent = lock(&self.budgets)[limit as usize].spent;
-        let spent = spent.map_or(Duration::ZERO, |spent| spent.now(Duration::ZERO));
+        let spent = lock(&self.budgets)[limit as usize].spent(Instant::now());
         let left = stall_timeout.saturating_mul(2).saturating_sub(spent);
         let reserve = if is_read { Duration::ZERO } else { stall_timeout / 2 };
         let time = (left / 2).min(left.saturating_sub(reserve)).max(credit.min(stall_timeout));
@@ -166,9 +159,10 @@ impl StallBudget {
         if wait.time >= self.stall_timeout {
             state.last_timed_out = wait.date;
         }
-        let before = state.spent.map_or(Duration::ZERO, |spent| spent.now(wait.time));
-        let time = (before + wait.time).min(self.stall_timeout.saturating_mul(2));
-        state.spent = Some(Spent { time, at: Instant::now() });
+        let now = Instant::now();
+        // The budget is not refilled by the time that is charged to it.
+        let spent = state.spent(now - wait.time) + wait.time;
+        state.whole_at = Some(now + spent.min(self.stall_timeout.saturating_mul(2)));
     }
 }
 
