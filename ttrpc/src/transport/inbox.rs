@@ -230,7 +230,8 @@ impl Inbox {
         has_capacity
     }
 
-    /// Returns whether the consumer has messages, and has used none since a wait at a shared limit began that has timed out.
+    /// Returns whether the consumer holds messages and has stalled at a shared limit: it has used none since a whole wait
+    /// began there that timed out.
     pub(crate) fn has_stalled(&self, budget: &StallBudget) -> bool {
         let moved_at = self.moved_at.load(Relaxed);
         self.fill().0 != Load::default() && budget.has_timed_out_since(InboxLimit::Shared, moved_at)

@@ -66,10 +66,10 @@ pub(crate) async fn stalled(
 /// twice the `stall_timeout`, and what is refilled since, and as long again as they have been waited for
 /// while they moved.
 ///
-/// A limit that streams share is reached by all of them together, so the receiver waits there for anyone to move. After a
-/// wait for the whole `stall_timeout` in which nobody did, the stream whose message does not fit fails. A stream that still
-/// has messages, and has not moved since such a wait began, is waited for within a second budget of the same kind. Other
-/// streams are waited for as before, however much of it is spent.
+/// A limit that streams share is reached by all of them together, so the receiver waits there for anyone to move. After the
+/// whole `stall_timeout` in which nobody did, the stream whose message does not fit fails. A stream that still has messages,
+/// and has not moved since such a wait began, is waited for within a second budget, by the rule for streams from which
+/// nothing was taken. Other streams are waited for as before, however much of it is spent.
 ///
 /// Moves are dated by the number of looks at consumers so far, which is cheaper than a clock: one as a wait begins, and some
 /// during it.
@@ -135,13 +135,7 @@ impl StallBudget {
         moved_at < lock(&self.budgets)[limit as usize].last_timed_out
     }
 
-    /// Begins a whole wait, whatever is spent.
-    pub(crate) fn begin_whole(&self, limit: InboxLimit) -> ConsumerWait {
-        let (date, began) = (self.advance_date(), Instant::now());
-        ConsumerWait { limit, date, began, time: self.stall_timeout }
-    }
-
-    /// Begins to wait for a consumer. `is_read` says that it has taken something before.
+    /// Begins to wait for a consumer, for at least the credit. `is_read` says that it has taken something before.
     pub(crate) fn begin(&self, limit: InboxLimit, is_read: bool, credit: Duration) -> ConsumerWait {
         let stall_timeout = self.stall_timeout;
         let spent = lock(&self.budgets)[limit as usize].spent(Instant::now());
@@ -150,10 +144,10 @@ impl StallBudget {
         let time = (left / 2).min(left.saturating_sub(reserve)).max(credit.min(stall_timeout));
         let is_worth_it = time >= stall_timeout / SHORTEST_PART;
         let time = if is_worth_it { time } else { Duration::ZERO };
-        ConsumerWait { time, ..self.begin_whole(limit) }
+        ConsumerWait { limit, date: self.advance_date(), began: Instant::now(), time }
     }
 
-    /// Charges a wait in which nobody has moved.
+    /// Charges a wait that has timed out.
     pub(crate) fn note_timeout(&self, wait: ConsumerWait) {
         let state = &mut lock(&self.budgets)[wait.limit as usize];
         if wait.time >= self.stall_timeout {

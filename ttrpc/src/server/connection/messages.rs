@@ -159,22 +159,14 @@ async fn wait_for_handler(
             return Ok(());
         }
         let has_stalled = !call.end.has_waits() && call.inbox().has_stalled(patience);
-        let wait = match has_stalled {
-            true => patience.begin(Shared, false, Duration::ZERO),
-            false => patience.begin_whole(Shared),
-        };
-        let admitted = match has_stalled {
-            false => limits.acquire(load).await,
-            true if wait.time.is_zero() => {
-                // A handler that was just woken runs first.
-                yield_now().await;
-                limits.try_acquire(load)
-            }
-            true => tokio::select! {
-                biased;
-                admitted = limits.acquire(load) => admitted,
-                _ = stalled(wait.time, &|| 0, &is_paused) => None,
-            },
+        let whole = connection.server.config.stall_timeout;
+        let wait = patience.begin(Shared, false, if has_stalled { Duration::ZERO } else { whole });
+        let admitted = tokio::select! {
+            biased;
+            admitted = limits.acquire(load) => admitted,
+            // A handler that was just woken runs first.
+            () = yield_now(), if has_stalled && wait.time.is_zero() => None,
+            _ = stalled(wait.time, &|| 0, &is_paused), if has_stalled => None,
         };
         if admitted.is_some() {
             return Ok(());
