@@ -133,6 +133,13 @@ fn still() -> Handmade {
                 })
             },
         )
+        .client_streaming("TakeAllLate", &Arc::new(()), |_, _, mut requests: Requests| {
+            Box::pin(async move {
+                sleep(STALL * 7 / 10).await;
+                while requests.recv().await?.is_some() {}
+                Ok(Empty {})
+            })
+        })
         .client_streaming("TakeAll", &Arc::new(()), |_, _, mut requests: Requests| {
             Box::pin(async move {
                 while requests.recv().await?.is_some() {}
@@ -267,6 +274,33 @@ async fn a_stream_that_is_read_passes_at_its_connections_limit_after_one_that_wa
         }
         serving.abort();
     }
+}
+
+/// The streams before it have used up the time for those that have stalled, and it has not.
+#[tokio::test(start_paused = true)]
+async fn a_stream_is_waited_for_at_its_connections_limit_however_many_have_failed_there() {
+    const LEN: usize = 1000;
+    let config = ServerConfig { inbox_bytes_per_connection: 20 * LEN, ..ServerConfig::default() };
+    let (here, there) = tokio::io::duplex(PIPE_LEN);
+    let server = Server::builder().config(config).add_service(still());
+    let serving = tokio::spawn(server.io(there).serve());
+    let mut peer = Peer::new(here);
+    let message = |id| Frame::message(id, &Chunk { sequence: 0, payload: vec![0; LEN] }).to_bytes();
+    let open = wire::REMOTE_OPEN;
+    for id in [1, 3, 5, 7] {
+        peer.send(Frame::request(id, open, "test.Still", "TakeNothing", &Empty {})).await;
+    }
+    let messages = (0..30).flat_map(|_| [1, 3, 5, 7].map(message)).flatten();
+    peer.send_bytes(&messages.collect::<Vec<_>>()).await;
+    for _ in 0..4 {
+        assert_eq!(peer.receive().await.code(), code::RESOURCE_EXHAUSTED);
+    }
+    peer.send(Frame::request(9, open, "test.Still", "TakeAllLate", &Empty {})).await;
+    peer.send_bytes(&(0..30).flat_map(|_| message(9)).collect::<Vec<_>>()).await;
+    peer.send(Frame::end(9)).await;
+    let reply = peer.receive().await;
+    assert_eq!((reply.id, reply.code()), (9, 0));
+    serving.abort();
 }
 
 /// Its handler is busy, and has a message all the time. That streams failed at the limit, now or long ago, is not its fault.
