@@ -323,7 +323,10 @@ mod tests {
         task::Poll,
     };
 
-    use tokio::time::{advance, timeout};
+    use tokio::{
+        task::yield_now,
+        time::{Instant, advance, timeout},
+    };
 
     use super::*;
 
@@ -359,7 +362,44 @@ mod tests {
         // Others that come and go are no progress for it.
         permits.release(2);
         assert!(run(&permits, 2));
-        assert_eq!(permits.take(1, SECOND).await.err(), Some(Stalled), "at once");
+        assert_eq!(time_until_stalled(&permits, 1).await, Duration::ZERO);
+        // One of its own, and another one with which there would have been a permit for it, are.
+        permits.release(1);
+        assert!(run(&permits, 4));
+        assert_eq!(time_until_stalled(&permits, 1).await, SECOND);
+        permits.release(4);
+        assert!(run(&permits, 5));
+        assert_eq!(time_until_stalled(&permits, 1).await, SECOND);
+    }
+
+    async fn time_until_stalled(permits: &BlockingPermits, connection: u64) -> Duration {
+        let start = Instant::now();
+        assert_eq!(permits.take(connection, SECOND).await.err(), Some(Stalled));
+        start.elapsed()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn connections_that_run_some_get_further_permits_in_rotation() {
+        let permits = BlockingPermits::new(8);
+        assert!(run(&permits, 1) && run(&permits, 2) && (0..6).all(|_| run(&permits, 3)));
+        let granted = Mutex::new(Vec::new());
+        let waits = |name, connection| {
+            let (permits, granted) = (&permits, &granted);
+            async move {
+                permits.take(connection, 9 * SECOND).await.expect("others end").forget();
+                lock(granted).push(name);
+            }
+        };
+        let ends = async {
+            for count in 0..4 {
+                while lock(&granted).len() < count {
+                    yield_now().await;
+                }
+                permits.release(3);
+            }
+        };
+        tokio::join!(waits("1a", 1), waits("1b", 1), waits("2a", 2), waits("2b", 2), ends);
+        assert_eq!(*lock(&granted), ["1a", "2a", "1b", "2b"]);
     }
 
     #[tokio::test(start_paused = true)]
