@@ -361,6 +361,10 @@ mod tests {
             self.note(format!("stalled {:?}", stall.duration));
         }
 
+        fn client_state_changed(&self, state: &ClientState) {
+            self.note(state.to_string());
+        }
+
         fn call_begun(&self, call: &CallInfo<'_>) {
             self.note(format!("begun {}", call.method));
         }
@@ -419,6 +423,7 @@ mod tests {
         observer.connection_refused(&connection, "who?");
         observer.protocol_violation(&connection, "even id");
         observer.receiver_stalled(&connection, &stall);
+        observer.client_state_changed(&ClientState::Idle);
         observer.call_begun(&call);
         observer.message(&call, &message);
         observer.call_ended(&call, &CallStats::new(Instant::now()).end(CallOutcome::REPLIED));
@@ -428,6 +433,7 @@ mod tests {
             "refused who?",
             "violation even id",
             "stalled 3s",
+            "idle",
             "begun C",
             "message 4",
             "ended OK",

@@ -38,6 +38,38 @@ fn requests_are_written_as_prost_writes_them() {
     }
 }
 
+/// The first of two bytes is the last of one.
+#[test]
+fn fields_of_every_length_are_written_as_prost_writes_them() {
+    for len in [1, 0x7f, 0x80, 0x81, 0x3fff, 0x4000] {
+        let (service, value) = ("s".repeat(len), "v".repeat(len));
+        let parts = RequestParts {
+            service: &service,
+            method: "Method",
+            payload: None::<Measured<'_, prost_types::Timestamp>>,
+            timeout_nano: 0,
+            metadata: &Metadata::from_iter([("k", &*value)]),
+        };
+        let metadata = vec![wire::KeyValue { key: "k".into(), value }];
+        let request = wire::Request { service: service.clone(), metadata, ..Default::default() };
+        let expected = wire::Request { method: "Method".into(), ..request }.encode_to_vec();
+        assert_eq!(parts.to_vec(), expected, "{len} bytes");
+    }
+}
+
+#[test]
+fn pairs_of_metadata_have_a_limited_number_of_fields() {
+    // Field 5, a pair whose field 15 is unknown and stands there so often.
+    for (fields, is_refused) in [(15, false), (16, true), (60, true)] {
+        let pair = [0x78, 0].repeat(fields);
+        let mut data = reference_request(7).encode_to_vec();
+        data.extend([0x2a, 2 * fields as u8]);
+        data.extend(pair);
+        let request = Request::decode(&data);
+        assert_eq!(matches!(request, Err(Malformed::TooManyFields)), is_refused, "{fields}");
+    }
+}
+
 #[test]
 fn requests_are_read_as_prost_writes_them() {
     for timeout_nano in [0, 1, -1, i64::MAX] {
