@@ -110,7 +110,7 @@ impl Budget {
 pub(crate) struct ConsumerWait {
     limit: InboxLimit,
     date: u64,
-    pub(crate) began: Instant,
+    pub(super) began: Instant,
     /// For how long the consumer may stall.
     pub(crate) time: Duration,
 }
@@ -147,8 +147,11 @@ impl StallBudget {
         ConsumerWait { limit, date: self.advance_date(), began: Instant::now(), time }
     }
 
-    /// Charges a wait that has timed out.
+    /// Charges a wait that has timed out. One that ended sooner is not charged: a limit that has stalled refuses at once.
     pub(crate) fn note_timeout(&self, wait: ConsumerWait) {
+        if wait.began.elapsed() < wait.time {
+            return;
+        }
         let state = &mut lock(&self.budgets)[wait.limit as usize];
         if wait.time >= self.stall_timeout {
             state.last_timed_out = wait.date;
@@ -196,6 +199,25 @@ mod tests {
         let budget = StallBudget::new(SECOND);
         assert_eq!(time_out(&budget, 100, false).await, SECOND * 3 / 2);
         assert_eq!(budget.begin(Own, true, NO_CREDIT).time, SECOND / 4);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_wait_that_is_refused_at_once_is_not_charged() {
+        let budget = StallBudget::new(SECOND);
+        let moved_at = budget.date();
+        budget.note_timeout(budget.begin(Own, true, NO_CREDIT));
+        assert_eq!(budget.begin(Own, true, NO_CREDIT).time, SECOND);
+        assert!(!budget.has_timed_out_since(Own, moved_at));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_limits_have_budgets_apart() {
+        let budget = StallBudget::new(SECOND);
+        let moved_at = budget.date();
+        time_out(&budget, 100, true).await;
+        assert!(budget.has_timed_out_since(Own, moved_at));
+        assert!(!budget.has_timed_out_since(InboxLimit::Shared, moved_at));
+        assert_eq!(budget.begin(InboxLimit::Shared, true, NO_CREDIT).time, SECOND);
     }
 
     #[tokio::test(start_paused = true)]

@@ -166,20 +166,34 @@ fn still() -> Handmade {
     Handmade(routes)
 }
 
+fn serve_still(config: ServerConfig) -> (JoinHandle<Result<(), ttrpc::Error>>, Played) {
+    let (here, there) = tokio::io::duplex(PIPE_LEN);
+    let server = Server::builder().config(config).add_service(still());
+    (tokio::spawn(server.io(there).serve()), Peer::new(here))
+}
+
+/// Bytes of the messages that reach the limits which streams share.
+const LEN: usize = 1000;
+
+/// Twenty such messages reach the connection's limit.
+fn room_for_20() -> ServerConfig {
+    ServerConfig { inbox_bytes_per_connection: 20 * LEN, ..ServerConfig::default() }
+}
+
+fn open(id: u32, method: &str) -> Frame {
+    Frame::request(id, wire::REMOTE_OPEN, "test.Still", method, &Empty {})
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_servers_streams_that_stand_still_hold_calls_up_for_a_bounded_time_in_all() {
     for (streams, what) in
         [2, 4, 8, 64].iter().flat_map(|&streams| ALL_TAKES.map(|takes| (streams, takes)))
     {
-        let (here, there) = tokio::io::duplex(PIPE_LEN);
-        let server = Server::builder().config(server_config()).add_service(still());
-        let serving = tokio::spawn(server.io(there).serve());
-        let mut peer = Peer::new(here);
+        let (serving, mut peer) = serve_still(server_config());
         let method = if what == Takes::Nothing { "TakeNothing" } else { "TakeOne" };
         let mut messages = Vec::new();
         for id in (0..streams).map(|nth| 2 * nth + 1) {
-            let open = wire::REMOTE_OPEN;
-            peer.send(Frame::request(id, open, "test.Still", method, &Empty {})).await;
+            peer.send(open(id, method)).await;
             if what == Takes::OneBefore {
                 peer.send(Frame::message(id, &chunk(0))).await;
             }
@@ -202,7 +216,6 @@ async fn a_servers_streams_that_stand_still_hold_calls_up_for_a_bounded_time_in_
 /// None of them is full: together they have as many bytes as their connection may, or the server.
 #[tokio::test(start_paused = true)]
 async fn a_servers_streams_below_their_own_limits_hold_calls_up_for_a_bounded_time_in_all() {
-    const LEN: usize = 1000;
     let methods = ["TakeNothing", "TakeOne", "TakeTwoLater"];
     let limits = [
         |bytes| ServerConfig { inbox_bytes_per_connection: bytes, ..ServerConfig::default() },
@@ -211,16 +224,12 @@ async fn a_servers_streams_below_their_own_limits_hold_calls_up_for_a_bounded_ti
     let cases = [2, 8, 64].iter().flat_map(|&streams| methods.map(|method| (streams, method)));
     for ((streams, method), limit) in cases.flat_map(|case| limits.map(|limit| (case, limit))) {
         let config = limit(streams as usize * ROOM as usize * LEN);
-        let (here, there) = tokio::io::duplex(PIPE_LEN);
-        let server = Server::builder().config(config).add_service(still());
-        let serving = tokio::spawn(server.io(there).serve());
-        let mut peer = Peer::new(here);
+        let (serving, mut peer) = serve_still(config);
         let message = |id, sequence| {
             Frame::message(id, &Chunk { sequence, payload: vec![0; LEN] }).to_bytes()
         };
         for id in (0..streams).map(|nth| 2 * nth + 1) {
-            let open = wire::REMOTE_OPEN;
-            peer.send(Frame::request(id, open, "test.Still", method, &Empty {})).await;
+            peer.send(open(id, method)).await;
         }
         settle().await;
         let rounds = (0..8 * ROOM)
@@ -247,18 +256,11 @@ async fn a_servers_streams_below_their_own_limits_hold_calls_up_for_a_bounded_ti
 /// reads still holds most of the limit.
 #[tokio::test(start_paused = true)]
 async fn a_stream_that_is_read_passes_at_its_connections_limit_after_one_that_was_not() {
-    const LEN: usize = 1000;
     for (rest, held) in [0, 1, 3600].into_iter().flat_map(|rest| [0, 15].map(|held| (rest, held))) {
-        let config =
-            ServerConfig { inbox_bytes_per_connection: 20 * LEN, ..ServerConfig::default() };
-        let (here, there) = tokio::io::duplex(PIPE_LEN);
-        let server = Server::builder().config(config).add_service(still());
-        let serving = tokio::spawn(server.io(there).serve());
-        let mut peer = Peer::new(here);
+        let (serving, mut peer) = serve_still(room_for_20());
         let streams = [(1, "TakeNothing", held), (3, "TakeNothing", 60), (5, "TakeAll", 60)];
         for (id, method, messages) in streams {
-            let open = wire::REMOTE_OPEN;
-            peer.send(Frame::request(id, open, "test.Still", method, &Empty {})).await;
+            peer.send(open(id, method)).await;
             settle().await;
             let message = |sequence| Frame::message(id, &Chunk { sequence, payload: vec![0; LEN] });
             let messages: Vec<_> = (0..messages).flat_map(|nth| message(nth).to_bytes()).collect();
@@ -279,23 +281,17 @@ async fn a_stream_that_is_read_passes_at_its_connections_limit_after_one_that_wa
 /// The streams before it have used up the time for those that have stalled, and it has not.
 #[tokio::test(start_paused = true)]
 async fn a_stream_is_waited_for_at_its_connections_limit_however_many_have_failed_there() {
-    const LEN: usize = 1000;
-    let config = ServerConfig { inbox_bytes_per_connection: 20 * LEN, ..ServerConfig::default() };
-    let (here, there) = tokio::io::duplex(PIPE_LEN);
-    let server = Server::builder().config(config).add_service(still());
-    let serving = tokio::spawn(server.io(there).serve());
-    let mut peer = Peer::new(here);
+    let (serving, mut peer) = serve_still(room_for_20());
     let message = |id| Frame::message(id, &Chunk { sequence: 0, payload: vec![0; LEN] }).to_bytes();
-    let open = wire::REMOTE_OPEN;
     for id in [1, 3, 5, 7] {
-        peer.send(Frame::request(id, open, "test.Still", "TakeNothing", &Empty {})).await;
+        peer.send(open(id, "TakeNothing")).await;
     }
     let messages = (0..30).flat_map(|_| [1, 3, 5, 7].map(message)).flatten();
     peer.send_bytes(&messages.collect::<Vec<_>>()).await;
     for _ in 0..4 {
         assert_eq!(peer.receive().await.code(), code::RESOURCE_EXHAUSTED);
     }
-    peer.send(Frame::request(9, open, "test.Still", "TakeAllLate", &Empty {})).await;
+    peer.send(open(9, "TakeAllLate")).await;
     peer.send_bytes(&(0..30).flat_map(|_| message(9)).collect::<Vec<_>>()).await;
     peer.send(Frame::end(9)).await;
     let reply = peer.receive().await;
@@ -306,19 +302,12 @@ async fn a_stream_is_waited_for_at_its_connections_limit_however_many_have_faile
 /// Its handler is busy, and has a message all the time. That streams failed at the limit, now or long ago, is not its fault.
 #[tokio::test(start_paused = true)]
 async fn a_stream_waits_at_its_connections_limit_while_another_is_read() {
-    const LEN: usize = 1000;
     for rest in [0, 3, 3600] {
-        let config =
-            ServerConfig { inbox_bytes_per_connection: 20 * LEN, ..ServerConfig::default() };
-        let (here, there) = tokio::io::duplex(PIPE_LEN);
-        let server = Server::builder().config(config).add_service(still());
-        let serving = tokio::spawn(server.io(there).serve());
-        let mut peer = Peer::new(here);
+        let (serving, mut peer) = serve_still(room_for_20());
         let message = |id, len| Frame::message(id, &Chunk { sequence: 0, payload: vec![0; len] });
         let burst = |id| (0..30).flat_map(|_| message(id, LEN).to_bytes()).collect::<Vec<_>>();
         for (id, method) in [(1, "TakeNothing"), (3, "TakeNothing"), (5, "TakeSlowly")] {
-            let open = wire::REMOTE_OPEN;
-            peer.send(Frame::request(id, open, "test.Still", method, &Empty {})).await;
+            peer.send(open(id, method)).await;
         }
         peer.send(message(1, 100)).await;
         peer.send_bytes(&burst(3)).await;
@@ -357,8 +346,7 @@ async fn a_stream_whose_handler_waits_for_its_client_outlives_others_at_their_sh
         wire.extend(Frame::unary(101 + 2 * nth, "test.Still", "Long", &Empty {}).to_bytes());
     }
     for (id, method) in [(201, "TakeNothing"), (203, "TakeNothing"), (205, "ReplyAndTakeAll")] {
-        let open = wire::REMOTE_OPEN;
-        wire.extend(Frame::request(id, open, "test.Still", method, &Empty {}).to_bytes());
+        wire.extend(open(id, method).to_bytes());
     }
     wire.extend(messages(205, 0, 4).chain(messages(201, 1000, 4)).chain(messages(203, 1000, 1)));
     wire.extend(messages(205, 0, 3).chain(Frame::end(205).to_bytes()));

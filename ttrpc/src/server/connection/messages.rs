@@ -171,10 +171,7 @@ async fn wait_for_handler(
         if admitted.is_some() {
             return Ok(());
         }
-        // A limit that has stalled refuses at once, which is no wait.
-        if wait.began.elapsed() >= wait.time {
-            patience.note_timeout(wait);
-        }
+        patience.note_timeout(wait);
         Err(Refusal::limit("too many bytes wait for handlers that take none").into())
     };
     tokio::select! {
