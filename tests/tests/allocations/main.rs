@@ -5,9 +5,6 @@
 //! the clock of the machine is statistical: `bench/` measures it.
 
 mod interception;
-mod metadata;
-mod status;
-mod unread_replies;
 
 use std::time::Duration;
 
@@ -16,22 +13,13 @@ use tokio::{
     runtime::{Builder, Runtime},
     time::timeout,
 };
-use ttrpc::{
-    Client, Code,
-    proto::{
-        codec::{Decoded, Decoder},
-        frame::{Flags, FrameType, HEADER_LEN, Header, MAX_DATA_LEN},
-    },
-};
+use ttrpc::{Client, Code};
 use ttrpc_tests::{conformance::*, harness::*};
 
 const TIMES: u64 = 1000;
 
 /// A time that is over as soon as nothing else is left to do.
 const MOMENT: Duration = Duration::from_millis(10);
-
-/// Bytes of empty buffers that the library keeps for the process.
-const POOL: usize = 17 << 19;
 
 /// A connection, and the runtime with one thread that both its sides run on.
 struct Connection {
@@ -172,33 +160,4 @@ fn calls_that_are_dropped_keep_nothing() {
         requests.send(chunk(1)).await.unwrap();
         assert_eq!(replies.recv().await.unwrap(), Some(chunk(1)));
     });
-}
-
-/// What a frame leaves of the buffer that it filled may be little, and keep all of it allocated.
-#[test]
-fn a_decoder_keeps_little_of_a_long_frame_however_much_room_that_left() {
-    let mut all_kept = 0;
-    for slack in [0, 10, 500, 2 << 10, 10 << 10, 60 << 10, 100 << 10] {
-        let data_len = MAX_DATA_LEN - HEADER_LEN - slack;
-        let header = Header {
-            data_len: data_len as u32,
-            stream_id: 1,
-            frame_type: FrameType::Data,
-            flags: Flags::NONE,
-        };
-        let mut wire = header.to_bytes().to_vec();
-        wire.resize(HEADER_LEN + data_len, 7);
-        let mut decoder = Decoder::default();
-        let kept = measure(|| {
-            wire.chunks(64 << 10).for_each(|part| decoder.feed(part));
-            assert_eq!(decoder.decode(), Some(Decoded::Frame(header)));
-            assert_eq!(decoder.take_data().len(), data_len);
-            assert_eq!(decoder.decode(), None);
-            decoder.release_idle_memory();
-        });
-        assert!(kept.bytes_max > data_len as u64, "they are not counted");
-        all_kept += kept.bytes_current;
-    }
-    // The pool may have what is left of one.
-    assert!(all_kept < POOL as i64 + (64 << 10), "{all_kept} bytes are kept");
 }

@@ -2,7 +2,7 @@
 //! costs to keep them. Counted on one thread, so that the figures do not depend on the machine.
 
 use allocation_counter::{AllocationInfo, measure};
-use tokio::runtime::{Builder, Runtime};
+use tokio::runtime::Runtime;
 use ttrpc::ServerConfig;
 use ttrpc_tests::{
     harness::{
@@ -12,7 +12,7 @@ use ttrpc_tests::{
     wire::{Frame, REMOTE_OPEN},
 };
 
-use super::POOL;
+use crate::{POOL, runtime};
 
 const MIB: i64 = 1 << 20;
 
@@ -48,7 +48,7 @@ struct Setup {
 }
 
 fn set_up() -> Setup {
-    let runtime = Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
+    let runtime = runtime();
     let (server, peer) = runtime.block_on(async { played_client(ServerConfig::default()) });
     Setup { runtime, server, peer }
 }
@@ -73,8 +73,7 @@ impl Setup {
     }
 }
 
-#[test]
-fn metadata_of_too_many_pairs_are_refused_and_not_kept() {
+pub fn metadata_of_too_many_pairs_are_refused_and_not_kept() {
     let mut setup = set_up();
     let wait = |nth: u32| full(call(2 * nth + 1, "Wait", &key("a")));
     let frames: Vec<_> = (0..4).map(wait).collect();
@@ -88,8 +87,7 @@ fn metadata_of_too_many_pairs_are_refused_and_not_kept() {
     setup.runtime.block_on(expect_echo(&mut setup.peer, 9));
 }
 
-#[test]
-fn metadata_of_too_many_pairs_are_refused_where_they_open_a_stream() {
+pub fn metadata_of_too_many_pairs_are_refused_where_they_open_a_stream() {
     let mut setup = set_up();
     let open = |id| full(Frame::request(id, REMOTE_OPEN, SERVICE, "Hold", &key("")));
     let (allocated, codes) = setup.send(&[1, 3, 5].map(open));
@@ -102,8 +100,7 @@ fn metadata_of_too_many_pairs_are_refused_where_they_open_a_stream() {
     });
 }
 
-#[test]
-fn metadata_of_1024_pairs_are_served_and_one_more_is_not() {
+pub fn metadata_of_1024_pairs_are_served_and_one_more_is_not() {
     let mut setup = set_up();
     for (id, pairs, codes) in
         [(1, MAX_PAIRS, vec![0]), (3, MAX_PAIRS + 1, vec![RESOURCE_EXHAUSTED]), (5, 1, vec![0])]
@@ -114,8 +111,7 @@ fn metadata_of_1024_pairs_are_served_and_one_more_is_not() {
 }
 
 /// The frame's data, and what the pairs cost to keep.
-#[test]
-fn metadata_count_as_request_bytes_by_what_they_cost_to_keep() {
+pub fn metadata_count_as_request_bytes_by_what_they_cost_to_keep() {
     let mut setup = set_up();
     let frame = with_pairs(call(1, "Wait", &key("a")), MAX_PAIRS);
     let least = frame.data.len() + MAX_PAIRS * PAIR_COST;
@@ -134,8 +130,7 @@ fn metadata_count_as_request_bytes_by_what_they_cost_to_keep() {
 }
 
 /// Only the method's name is looked at.
-#[test]
-fn metadata_of_unknown_methods_cost_no_allocation_each() {
+pub fn metadata_of_unknown_methods_cost_no_allocation_each() {
     let mut setup = set_up();
     let unknown = |nth: u32| call(2 * nth + 1, "NoSuchMethod", &key("a"));
     // Whatever a first call allocates for all.

@@ -1,6 +1,10 @@
 //! What calls with long messages allocate. The process keeps long buffers for all its threads, so what is counted here is
 //! counted in a process of its own, by one test after the other, and with a clock that stands.
 
+mod metadata;
+mod status;
+mod unread_replies;
+
 use std::{sync::Arc, time::Duration};
 
 use allocation_counter::measure;
@@ -11,11 +15,18 @@ use tokio::{
 };
 use ttrpc::{
     Client, ClientConfig, Raw, Server,
+    proto::{
+        codec::{Decoded, Decoder},
+        frame::{Flags, FrameType, HEADER_LEN, Header, MAX_DATA_LEN},
+    },
     server::{Routes, Service},
 };
 use ttrpc_tests::harness::PIPE_LEN;
 
 const LEN: usize = 1 << 20;
+
+/// Bytes of empty buffers that the library keeps for the process.
+const POOL: usize = 17 << 19;
 
 struct Echo;
 
@@ -29,7 +40,7 @@ impl Service for Echo {
 }
 
 fn connection() -> (Runtime, Client) {
-    let runtime = Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
+    let runtime = runtime();
     let client = runtime.block_on(async {
         let (here, there) = duplex(PIPE_LEN);
         tokio::spawn(Server::builder().add_service(Echo).io(there).serve());
@@ -54,6 +65,29 @@ fn long_messages() {
     raw_messages_are_copied_once_less_on_each_side_than_decoded_ones();
     calls_with_long_messages_allocate_no_buffers();
     buffers_that_nobody_has_used_for_a_while_are_given_up();
+    a_decoder_keeps_little_of_a_long_frame_however_much_room_that_left();
+    metadata::metadata_of_too_many_pairs_are_refused_and_not_kept();
+    metadata::metadata_of_too_many_pairs_are_refused_where_they_open_a_stream();
+    metadata::metadata_of_1024_pairs_are_served_and_one_more_is_not();
+    metadata::metadata_count_as_request_bytes_by_what_they_cost_to_keep();
+    metadata::metadata_of_unknown_methods_cost_no_allocation_each();
+    status::an_unread_stream_keeps_no_more_of_a_status_than_its_frame();
+    status::a_callers_status_keeps_no_more_than_so_many_details();
+    status::a_status_with_few_details_keeps_them_all();
+    runtime().block_on(async {
+        unread_replies::calls_for_replies_that_nobody_reads_wait_for_room_before_they_begin().await;
+        unread_replies::calls_for_long_replies_that_nobody_reads_wait_for_room_before_they_begin()
+            .await;
+        unread_replies::calls_that_were_read_while_there_was_room_wait_for_it_all_the_same().await;
+    });
+    unread_replies::connections_that_read_no_replies_cost_a_bounded_amount_each();
+    unread_replies::connections_that_read_neither_short_nor_long_replies_cost_a_bounded_amount_each(
+    );
+}
+
+/// On one thread, which is what is counted.
+fn runtime() -> Runtime {
+    Builder::new_current_thread().enable_time().start_paused(true).build().unwrap()
 }
 
 fn raw_messages_are_copied_once_less_on_each_side_than_decoded_ones() {
@@ -94,4 +128,32 @@ fn buffers_that_nobody_has_used_for_a_while_are_given_up() {
     // Of each kind at least one.
     let late = kept(Duration::from_millis(100));
     assert!(late < -2 * LEN as i64, "{late} bytes are given up");
+}
+
+/// What a frame leaves of the buffer that it filled may be little, and keep all of it allocated.
+fn a_decoder_keeps_little_of_a_long_frame_however_much_room_that_left() {
+    let mut all_kept = 0;
+    for slack in [0, 10, 500, 2 << 10, 10 << 10, 60 << 10, 100 << 10] {
+        let data_len = MAX_DATA_LEN - HEADER_LEN - slack;
+        let header = Header {
+            data_len: data_len as u32,
+            stream_id: 1,
+            frame_type: FrameType::Data,
+            flags: Flags::NONE,
+        };
+        let mut wire = header.to_bytes().to_vec();
+        wire.resize(HEADER_LEN + data_len, 7);
+        let mut decoder = Decoder::default();
+        let kept = measure(|| {
+            wire.chunks(64 << 10).for_each(|part| decoder.feed(part));
+            assert_eq!(decoder.decode(), Some(Decoded::Frame(header)));
+            assert_eq!(decoder.take_data().len(), data_len);
+            assert_eq!(decoder.decode(), None);
+            decoder.release_idle_memory();
+        });
+        assert!(kept.bytes_max > data_len as u64, "they are not counted");
+        all_kept += kept.bytes_current;
+    }
+    // The pool may have what is left of one.
+    assert!(all_kept < POOL as i64 + (64 << 10), "{all_kept} bytes are kept");
 }

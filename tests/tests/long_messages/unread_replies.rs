@@ -4,13 +4,12 @@
 use allocation_counter::measure;
 use tokio::{
     io::{AsyncWriteExt, DuplexStream, ReadHalf, WriteHalf, duplex, split},
-    runtime::Builder,
     task::JoinHandle,
 };
 use ttrpc::ServerConfig;
 use ttrpc_tests::{conformance::*, harness::*, wire::Response};
 
-use super::POOL;
+use crate::{POOL, runtime};
 
 const MIB: usize = 1 << 20;
 
@@ -85,19 +84,16 @@ async fn calls_wait_for_room(calls: usize, reply_len: usize) {
     server.is_idle().await;
 }
 
-#[tokio::test(start_paused = true)]
-async fn calls_for_replies_that_nobody_reads_wait_for_room_before_they_begin() {
+pub async fn calls_for_replies_that_nobody_reads_wait_for_room_before_they_begin() {
     calls_wait_for_room(1024, 64 << 10).await;
 }
 
-#[tokio::test(start_paused = true)]
-async fn calls_for_long_replies_that_nobody_reads_wait_for_room_before_they_begin() {
+pub async fn calls_for_long_replies_that_nobody_reads_wait_for_room_before_they_begin() {
     calls_wait_for_room(128, MIB).await;
 }
 
 /// Calls of several bursts, each of which was read while there was still room.
-#[tokio::test(start_paused = true)]
-async fn calls_that_were_read_while_there_was_room_wait_for_it_all_the_same() {
+pub async fn calls_that_were_read_while_there_was_room_wait_for_it_all_the_same() {
     const REPLY_LEN: usize = 64 << 10;
     let config = ServerConfig { send_queue_bytes: 4 * REPLY_LEN, ..ServerConfig::default() };
     let most = max_begun(&config, REPLY_LEN);
@@ -121,7 +117,7 @@ const CONNECTIONS: usize = 4;
 /// included. On one thread, since that is what is counted.
 fn cost_of_unread_replies(reply_lens: &[usize]) -> usize {
     const CALLS: usize = 1024;
-    let runtime = Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
+    let runtime = runtime();
     let most = measure(|| {
         runtime.block_on(async {
             let pipes = (0..CONNECTIONS).map(|_| duplex(PIPE_LEN));
@@ -140,8 +136,7 @@ fn cost_of_unread_replies(reply_lens: &[usize]) -> usize {
 /// What a connection costs beside its replies: the pipe, and the requests, which are there as bytes and as calls.
 const BESIDE_REPLIES: usize = MIB;
 
-#[test]
-fn connections_that_read_no_replies_cost_a_bounded_amount_each() {
+pub fn connections_that_read_no_replies_cost_a_bounded_amount_each() {
     let most = ServerConfig::default().send_queue_bytes + BESIDE_REPLIES;
     let each = cost_of_unread_replies(&[64 << 10]);
     assert!(each <= most, "{} KiB for each connection, not {}", each >> 10, most >> 10);
@@ -149,8 +144,7 @@ fn connections_that_read_no_replies_cost_a_bounded_amount_each() {
 
 /// Short replies and long ones have room of their own, and long ones may wait beside. Nine short ones come for each long one:
 /// so the room of the short ones is full when the last long one begins that may.
-#[test]
-fn connections_that_read_neither_short_nor_long_replies_cost_a_bounded_amount_each() {
+pub fn connections_that_read_neither_short_nor_long_replies_cost_a_bounded_amount_each() {
     let mut reply_lens = [64 << 10; 10];
     reply_lens[9] = MIB;
     let config = ServerConfig::default();
